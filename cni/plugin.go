@@ -63,7 +63,8 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	}
 	var answer cniframe.AddResponse
 	err = p.call(conf, types.ErrTryAgainLater, cniframe.Add, &cniframe.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
-		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUID: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth, DNS: conf.dns}, &answer)
+		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUID: string(pod.K8S_POD_UID),
+		HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth, DNS: conf.dns}, &answer)
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,8 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	if err != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is not that of this attachment", err.Error())
 	}
-	return p.call(conf, types.ErrTryAgainLater, cniframe.Check, &cniframe.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth}, nil)
+	return p.call(conf, types.ErrTryAgainLater, cniframe.Check, &cniframe.CheckRequest{Attachment: attachment(args),
+		Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth}, nil)
 }
 
 // GC removes the attachments of the network that the list does not contain.
@@ -120,7 +122,8 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 	}
 	if conf.Valid == nil {
 		// Treating a missing list as empty would disconnect every pod.
-		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no cni.dev/valid-attachments", "pass the list; an empty one removes every attachment")
+		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no cni.dev/valid-attachments",
+			"pass the list; an empty one removes every attachment")
 	}
 	req := &cniframe.GCRequest{Network: conf.Name}
 	for _, v := range conf.Valid {

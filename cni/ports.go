@@ -54,6 +54,7 @@ func (c *Conf) readPorts(raw json.RawMessage) {
 			refuse("[%d].hostIP %q: use an address of the node, or none", i, p.HostIP)
 			continue
 		}
-		c.hostPorts = append(c.hostPorts, cniframe.HostPort{HostIP: p.HostIP, HostPort: uint32(p.HostPort), Port: uint32(p.ContainerPort), Protocol: uint32(protocol)})
+		c.hostPorts = append(c.hostPorts, cniframe.HostPort{HostIP: p.HostIP, HostPort: uint32(p.HostPort),
+			Port: uint32(p.ContainerPort), Protocol: uint32(protocol)})
 	}
 }

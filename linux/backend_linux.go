@@ -81,7 +81,8 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, log: log, features: probe(cfg.PolicyOnly), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool)}
+	b := &Backend{cfg: cfg, log: log, features: probe(cfg.PolicyOnly), specs: make(map[model.EndpointID]link.PairSpec),
+		pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool)}
 	uplink, err := b.findFabric()
 	if err != nil {
 		return nil, err
@@ -123,7 +124,8 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		return nil, err
 	}
 	b.notePathModes()
-	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress.PathModes()[0].Mode, "endpoints", len(b.layout.State().Policy.Endpoints))
+	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress.PathModes()[0].Mode,
+		"endpoints", len(b.layout.State().Policy.Endpoints))
 	return b, nil
 }
 

@@ -60,7 +60,8 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: fastpath.Direct, HostPortsFromNode: hostport.FromNodeAll, XDP: denylist.Devices{Auto: true},
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: fastpath.Direct,
+		HostPortsFromNode: hostport.FromNodeAll, XDP: denylist.Devices{Auto: true},
 		Timeouts: loader.DefaultTimeouts(),
 		Events:   loader.DefaultEvents()}
 }
@@ -90,7 +91,8 @@ func (c Config) Validate() error {
 
 // settings returns the parameters of the programs.
 func (c Config) settings() loader.Settings {
-	s := loader.Settings{Timeouts: c.Timeouts, Events: c.Events, Direct: c.Forwarding == fastpath.Direct && !c.PolicyOnly, Foreign: c.PolicyOnly, Tracking: c.Tracking}
+	s := loader.Settings{Timeouts: c.Timeouts, Events: c.Events, Direct: c.Forwarding == fastpath.Direct && !c.PolicyOnly,
+		Foreign: c.PolicyOnly, Tracking: c.Tracking}
 	if c.Fabric.Mode.Tunnels() && !c.PolicyOnly {
 		s.Tunnel = loader.Tunnel{Port: c.Fabric.Port, VNI: c.Fabric.VNI}
 	}

@@ -38,7 +38,8 @@ func Remove(_ context.Context, cfg Config) error {
 	for _, f := range found {
 		errs = append(errs, link.DeleteByName(f.Name))
 	}
-	errs = append(errs, link.DropAllClassifiers(), foreign.Remove(cfg.StateDir), link.SweepLimits(), fabric.Cleanup(), hostport.Remove(), link.DropNodeClassifiers(nil))
+	errs = append(errs, link.DropAllClassifiers(), foreign.Remove(cfg.StateDir), link.SweepLimits(), fabric.Cleanup(),
+		hostport.Remove(), link.DropNodeClassifiers(nil))
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as pods may use them
 	}

@@ -93,7 +93,8 @@ func (b *Backend) takeOver() error {
 		if err != nil {
 			return fmt.Errorf("migrate layout %s: %w", was, err)
 		}
-		b.log.Info("switched to the programs of the new layout", "layout", was, "to", loader.LayoutVersion, "flows", migrated.Alive, "expired", migrated.Expired, "unknown", migrated.Unknown)
+		b.log.Info("switched to the programs of the new layout", "layout", was, "to", loader.LayoutVersion, "flows", migrated.Alive,
+			"expired", migrated.Expired, "unknown", migrated.Unknown)
 		if migrated.Unknown > 0 {
 			b.log.Warn("some flows could not be migrated and are evaluated again", "flows", migrated.Unknown)
 		}

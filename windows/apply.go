@@ -32,7 +32,8 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 	have := b.read(n, list)
 	overBlocked, plan := b.plan(have, s)
 	unsupported = append(unsupported, overBlocked...)
-	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error), errs: make(map[model.EndpointID][]error), refused: make(map[model.EndpointID]bool)}
+	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error),
+		errs: make(map[model.EndpointID][]error), refused: make(map[model.EndpointID]bool)}
 	x.plan = plan
 	x.repairSets()
 	if err := x.run(ctx); err != nil {
@@ -104,7 +105,8 @@ type inventory struct {
 
 // read reads our endpoints with their ACLs, and our sets.
 func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
-	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), deny: make(map[model.EndpointID][]hns.ACL), sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
+	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), deny: make(map[model.EndpointID][]hns.ACL),
+		sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
 	inv.Lists, inv.Sets = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr)
 	for i := range list {
 		e := &list[i]

@@ -105,7 +105,8 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if !v.Supports(hns.DirectServerReturn) {
 		log.Warn("this HNS has no direct server return: policies see the node instead of the pod behind a service", "hns", v.String())
 	}
-	b.options = acl.Options{Sets: v.Supports(hns.Sets) && c.usesSets(), NoIPv6: !v.Supports(hns.DualStack), MaxRules: c.MaxRules, Node: slices.Concat(c.NodeAddresses, c.HostAddresses)}.Defaults()
+	b.options = acl.Options{Sets: v.Supports(hns.Sets) && c.usesSets(), NoIPv6: !v.Supports(hns.DualStack), MaxRules: c.MaxRules,
+		Node: slices.Concat(c.NodeAddresses, c.HostAddresses)}.Defaults()
 	if c.Mode == L2Bridge {
 		for _, p := range c.PodCIDRs {
 			b.options.Node = append(b.options.Node[:len(b.options.Node):len(b.options.Node)], hostAddress(p))

@@ -22,7 +22,8 @@ func (b *Backend) Starts() int { return b.config.Parallel }
 // other methods: they take the most time, and HNS serves those of different endpoints side by side. The
 // endpoint has default deny from its creation on. finish judges the answers, and repairs what AddEndpoint
 // repairs. If another endpoint blocks it, finish is AddEndpoint.
-func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec, done func()) (finish func(context.Context) (dataplane.Attachment, error), err error) {
+func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec,
+	done func()) (finish func(context.Context) (dataplane.Attachment, error), err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("add endpoint %s: %w", spec.ID, err)

@@ -35,7 +35,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			windows.ForgetPrepared(preparedFile(o)))
 	}
 	calls := windows.NewCallMetrics()
-	return opener{remove: remove, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+	open := func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		client, err := hns.Open()
 		if err != nil {
 			return nil, err
@@ -56,7 +56,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		c.PreparedFile = preparedFile(o)
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
 		return windows.New(ctx, c, client, log)
-	}}
+	}
+	return opener{remove: remove, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: open}
 }
 
 // forwardingFile returns where the agent notes the forwarding flags that it turned on.

@@ -95,7 +95,8 @@ const (
 )
 
 // fullOnly are the flags that have no meaning with --mode=policy.
-var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni", "vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink"}
+var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni",
+	"vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink"}
 
 // reportNone is the value of --report that excludes others; reports are the other values.
 const reportNone = "none"
@@ -115,7 +116,8 @@ var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
 		"forwarding", "host-ports-from-node", "masquerade-exception", "other-engine"}
-	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "endpoint-pool", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "endpoint-pool", "cluster-cidr",
+		"service-cidr", "keep-route", "windows-service"}
 )
 
 // maxParallel is windows.MaxParallel.
@@ -203,7 +205,8 @@ func defaultPlugin() string {
 
 // installation returns what to install, and whether the flags request it.
 func (o *options) installation() (install.Config, bool) {
-	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket, Chained: o.mode == modePolicy}, o.cniBinDir != "" || o.cniConfDir != ""
+	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket,
+		Chained: o.mode == modePolicy}, o.cniBinDir != "" || o.cniConfDir != ""
 }
 
 // limitFlag is one of the compiler's limits.
@@ -322,7 +325,8 @@ func (o *options) readAddresses() error {
 		flag   string
 		texts  []string
 		parsed *[]netip.Prefix
-	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster}, {"service-cidr", o.serviceCIDRs, &o.services}, {"keep-route", o.keepRoutes, &o.hostRoutes},
+	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster},
+		{"service-cidr", o.serviceCIDRs, &o.services}, {"keep-route", o.keepRoutes, &o.hostRoutes},
 		{"masquerade-exception", o.exceptions, &o.fabric.Exceptions}} {
 		for _, s := range list.texts {
 			p, err := netip.ParsePrefix(s)

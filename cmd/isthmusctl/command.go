@@ -33,7 +33,8 @@ func versionCommand(e cli.Env) *cobra.Command {
 				return err
 			}
 			if output != "text" {
-				return cli.EncodeKind(e.Stdout, output, "Version", map[string]string{"version": e.Version, "os": runtime.GOOS, "arch": runtime.GOARCH, "go": runtime.Version()})
+				return cli.EncodeKind(e.Stdout, output, "Version", map[string]string{"version": e.Version, "os": runtime.GOOS,
+					"arch": runtime.GOARCH, "go": runtime.Version()})
 			}
 			_, err := fmt.Fprintf(e.Stdout, "isthmusctl %s %s\n", e.Version, cli.Platform())
 			return err

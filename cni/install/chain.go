@@ -186,7 +186,7 @@ func (c Config) unchain() error {
 // pluginType is the type of the plugin in CNI configurations.
 func (c Config) pluginType() string { return strings.TrimSuffix(filepath.Base(c.Plugin), ".exe") }
 
-// Used summarizes the configuration that a runtime uses: the first one, by name, that can be read. The name is
+// Used summarises the configuration that a runtime uses: the first one, by name, that can be read. The name is
 // empty if there is none.
 func Used(dir, plugin string) (name string, s conflist.Summary, err error) {
 	names, err := Confs(dir)
@@ -198,7 +198,7 @@ func Used(dir, plugin string) (name string, s conflist.Summary, err error) {
 		if err != nil {
 			continue
 		}
-		if s, err := conflist.Summarize(text, plugin); err == nil {
+		if s, err := conflist.Summarise(text, plugin); err == nil {
 			return name, s, nil
 		}
 	}

@@ -68,7 +68,8 @@ func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.
 	if err != nil {
 		return nil, err
 	}
-	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, dns: dns, foreign: foreign, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
+	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, dns: dns, foreign: foreign,
+		deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
 	if d, ok := ctx.Deadline(); ok {
 		// Answer with the reason before the caller gives up.
 		if d = d.Add(-time.Until(d) / 10); d.Before(add.deadline) {
@@ -250,7 +251,8 @@ func conflict(e *entry, a *addition) error {
 func (l *loop) attach(a *addition) (*entry, error) {
 	for _, other := range l.entries {
 		if other.ContainerID == a.req.Attachment.ContainerID && other.State != endpoint.Released {
-			return nil, refuse(CodeRefused, "attach one interface per pod", "pod %s already has interface %s in container %s", other.Pod(), other.IfName, other.ContainerID)
+			return nil, refuse(CodeRefused, "attach one interface per pod", "pod %s already has interface %s in container %s", other.Pod(),
+				other.IfName, other.ContainerID)
 		}
 	}
 	if err := l.checkHostPorts(a); err != nil {

@@ -285,7 +285,9 @@ func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
 
 // unenforced returns the findings of the last check whose endpoints still exist.
 func (l *loop) unenforced() []unenforced {
-	return slices.DeleteFunc(slices.Clone(l.checks.broken), func(u unenforced) bool { return l.entries[u.entry.ID()] != u.entry || u.entry.State != endpoint.Ready })
+	return slices.DeleteFunc(slices.Clone(l.checks.broken), func(u unenforced) bool {
+		return l.entries[u.entry.ID()] != u.entry || u.entry.State != endpoint.Ready
+	})
 }
 
 func (l *loop) reportUnenforced() (all []report.Unenforced) {

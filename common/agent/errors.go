@@ -38,7 +38,8 @@ const (
 )
 
 // codes are all codes of requests, 0 for success.
-var codes = []uint32{0, CodeEnv, CodeIO, CodeConfig, CodeTryAgain, CodeNotAvailable, CodeLimited, CodeConflict, CodeRefused, CodeAddresses, CodeDataPath, CodeBroken, CodeInternal}
+var codes = []uint32{0, CodeEnv, CodeIO, CodeConfig, CodeTryAgain, CodeNotAvailable, CodeLimited, CodeConflict, CodeRefused,
+	CodeAddresses, CodeDataPath, CodeBroken, CodeInternal}
 
 // commands are the commands of the CNI specification.
 var commands = []string{"ADD", "DEL", "CHECK", "GC", "STATUS"}

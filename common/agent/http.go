@@ -19,7 +19,8 @@ func (a *Agent) Ready() bool { return a.view.Load().ready }
 // httpd.Scrapes concurrent reads of /metrics get 503.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{Registry: a.metrics, MaxRequestsInFlight: httpd.Scrapes, EnableOpenMetrics: true}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{Registry: a.metrics,
+		MaxRequestsInFlight: httpd.Scrapes, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if a.stalled() {
 			http.Error(w, fmt.Sprintf("the agent's loop has not responded for %s", a.cfg.Stall), http.StatusServiceUnavailable)

@@ -40,7 +40,8 @@ type NodeStatus struct {
 // Node returns the current description. It does not need the loop, so it answers when the loop hangs.
 func (a *Agent) Node(context.Context) NodeStatus {
 	v := a.view.Load()
-	n := NodeStatus{Repairs: a.repairs(nil), Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready, Problems: a.allProblems(v).texts(), PodCIDRs: v.ranges,
+	n := NodeStatus{Repairs: a.repairs(nil), Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready,
+		Problems: a.allProblems(v).texts(), PodCIDRs: v.ranges,
 		Endpoints: v.endpoints, Pods: v.pods, Policies: v.policies, Tables: v.tables, PeerClasses: v.peerClasses, PortClasses: v.portClasses,
 		AppliedAt: v.appliedAt, Unsupported: v.unsupported}
 	if v.backend == nil {
@@ -193,7 +194,8 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 func (a *Agent) Dump(ctx context.Context) (b *inspect.Bundle, err error) {
 	n := a.Node(ctx)
 	b = &inspect.Bundle{About: inspect.About{Format: inspect.Format, Node: n.Name, Version: n.Version, OS: n.Features.OS, Platform: n.Features.Platform,
-		Created: timeNow(), Ready: n.Ready, Applied: n.AppliedAt, Problems: n.Problems, Unsupported: n.Unsupported, Facts: n.Counters.Facts, Repairs: n.Repairs, Settings: a.cfg.Settings}}
+		Created: timeNow(), Ready: n.Ready, Applied: n.AppliedAt, Problems: n.Problems, Unsupported: n.Unsupported,
+		Facts: n.Counters.Facts, Repairs: n.Repairs, Settings: a.cfg.Settings}}
 	for _, m := range n.Counters.PathModes {
 		b.About.Modes = append(b.About.Modes, fmt.Sprintf("%s: %s (%d)", m.Part, m.Mode, m.Count))
 	}

@@ -78,8 +78,10 @@ func newViewCollector(a *Agent) *viewCollector {
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.unenforced, c.broken, c.current, c.snapshot, c.counted, c.portDrops, c.readers, c.applied, c.addresses, c.unsupported,
-		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.flows, c.missedFlows, c.pool, c.poolAdds} {
+	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.unenforced, c.broken, c.current, c.snapshot,
+		c.counted, c.portDrops, c.readers, c.applied, c.addresses, c.unsupported,
+		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes,
+		c.flows, c.missedFlows, c.pool, c.poolAdds} {
 		ch <- d
 	}
 }

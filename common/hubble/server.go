@@ -21,9 +21,12 @@ import (
 )
 
 const (
-	// DefaultHistory is the number of flows that an agent keeps: about 4 MB. MinHistory and MaxHistory bound
-	// it.
-	DefaultHistory, MinHistory, MaxHistory = 4096, 64, 65536
+	// DefaultHistory is the number of flows that an agent keeps: about 4 MB.
+	DefaultHistory = 4096
+	// MinHistory is the minimum of Config.History.
+	MinHistory = 64
+	// MaxHistory is the maximum of Config.History.
+	MaxHistory = 65536
 )
 
 // Config configures a Server.

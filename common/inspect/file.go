@@ -117,7 +117,8 @@ func Read(in io.Reader) (*Bundle, error) {
 // check refuses null objects, which only damage explains.
 func (b *Bundle) check() error {
 	c := b.Cluster
-	if slices.Contains(c.Namespaces, nil) || slices.Contains(c.Nodes, nil) || slices.Contains(c.Pods, nil) || slices.Contains(c.Policies, nil) || slices.Contains(c.DenyLists, nil) {
+	if slices.Contains(c.Namespaces, nil) || slices.Contains(c.Nodes, nil) || slices.Contains(c.Pods, nil) ||
+		slices.Contains(c.Policies, nil) || slices.Contains(c.DenyLists, nil) {
 		return fmt.Errorf("%w: cluster.json has an empty object", errBundle)
 	}
 	for _, p := range c.Policies {

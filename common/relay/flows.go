@@ -125,7 +125,8 @@ func (s *source) advance(ctx context.Context, send func(*observer.GetFlowsRespon
 }
 
 // past merges the kept flows of nodes. It holds one flow of each node, and the newest ones if they are requested.
-func (r *Relay) past(ctx context.Context, request *observer.GetFlowsRequest, stream grpc.ServerStreamingServer[observer.GetFlowsResponse], nodes []*node) error {
+func (r *Relay) past(ctx context.Context, request *observer.GetFlowsRequest,
+	stream grpc.ServerStreamingServer[observer.GetFlowsResponse], nodes []*node) error {
 	var sources []*source
 	for _, n := range nodes {
 		s := open(ctx, n, request)

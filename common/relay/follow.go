@@ -26,7 +26,8 @@ const (
 func stamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }
 
 // follow sends kept flows, then new ones of all nodes, in order of time.
-func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest, stream grpc.ServerStreamingServer[observer.GetFlowsResponse], all []answer) error {
+func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest,
+	stream grpc.ServerStreamingServer[observer.GetFlowsResponse], all []answer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var readers sync.WaitGroup
 	defer readers.Wait()

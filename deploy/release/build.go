@@ -60,7 +60,8 @@ func (s source) goCommand(ctx context.Context, extra []string, args ...string) *
 // goEnv returns the settings of go that say where modules come from and caches are, and
 // change nothing of what is built. GOENV=off would hide those of "go env -w".
 func goEnv(ctx context.Context, dir string) ([]string, error) {
-	cmd := exec.CommandContext(ctx, "go", "env", "-json", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GONOPROXY", "GOPRIVATE", "GOINSECURE", "GOCACHE", "GOMODCACHE", "GOPATH")
+	cmd := exec.CommandContext(ctx, "go", "env", "-json", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GONOPROXY", "GOPRIVATE", "GOINSECURE",
+		"GOCACHE", "GOMODCACHE", "GOPATH")
 	cmd.Dir = dir
 	text, err := output(cmd)
 	if err != nil {
@@ -169,7 +170,8 @@ func licencesIn(dir, prefix string, files map[string][]byte) error {
 	}
 	for _, f := range list {
 		name := strings.ToUpper(f.Name())
-		if f.IsDir() || !slices.ContainsFunc([]string{"LICENSE", "LICENCE", "COPYING", "NOTICE", "PATENTS"}, func(p string) bool { return strings.HasPrefix(name, p) }) ||
+		if f.IsDir() || !slices.ContainsFunc([]string{"LICENSE", "LICENCE", "COPYING", "NOTICE", "PATENTS"},
+			func(p string) bool { return strings.HasPrefix(name, p) }) ||
 			strings.HasSuffix(name, ".GO") {
 			continue
 		}

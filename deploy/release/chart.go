@@ -69,7 +69,8 @@ func copyManifests(s source, version, out string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read manifest: %w", err)
 		}
-		for _, place := range []string{"app.kubernetes.io/version: \"%s\"\n", "image: ghcr.io/isthmus-net/isthmus:%s\n", "image: ghcr.io/isthmus-net/isthmus:%s-windows\n"} {
+		for _, place := range []string{"app.kubernetes.io/version: \"%s\"\n", "image: ghcr.io/isthmus-net/isthmus:%s\n",
+			"image: ghcr.io/isthmus-net/isthmus:%s-windows\n"} {
 			content = bytes.ReplaceAll(content, fmt.Appendf(nil, place, old), fmt.Appendf(nil, place, version))
 		}
 		if n := bytes.Count(content, []byte("isthmus:"+version)); n == 0 || bytes.Contains(content, []byte("isthmus:"+old)) && old != version {

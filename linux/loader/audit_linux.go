@@ -196,7 +196,8 @@ func (d *DataPath) attachmentsCheck(want map[uint32]bpfobj.PodAttachment) check 
 
 // wantedEndpoints returns the intended content of the maps endpoints, locals and attachments.
 // It contains what this process wrote, and the current entries of other interfaces that exist.
-func (d *DataPath) wantedEndpoints(alive map[int]bool) (map[bpfobj.PodIfindex]bpfobj.PodEndpoint, map[netip.Addr]uint32, map[uint32]bpfobj.PodAttachment, error) {
+func (d *DataPath) wantedEndpoints(alive map[int]bool) (map[bpfobj.PodIfindex]bpfobj.PodEndpoint, map[netip.Addr]uint32,
+	map[uint32]bpfobj.PodAttachment, error) {
 	endpoints, locals, attachments := maps.Clone(d.want.endpoints), maps.Clone(d.want.locals), maps.Clone(d.want.attachments)
 	known, err := d.Endpoints()
 	if err != nil {

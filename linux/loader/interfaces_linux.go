@@ -130,7 +130,9 @@ func (d *DataPath) openInterfaces() error {
 		return fmt.Errorf("map the memory of interfaces: %w", err)
 	}
 	d.interfaces = interfaces{memory, make(map[int64]uint32)}
-	d.want.endpoints, d.want.locals, d.want.attachments = make(map[bpfobj.PodIfindex]bpfobj.PodEndpoint), make(map[netip.Addr]uint32), make(map[uint32]bpfobj.PodAttachment)
+	d.want.endpoints = make(map[bpfobj.PodIfindex]bpfobj.PodEndpoint)
+	d.want.locals = make(map[netip.Addr]uint32)
+	d.want.attachments = make(map[uint32]bpfobj.PodAttachment)
 	known, err := d.Endpoints()
 	if err != nil {
 		return err

@@ -228,7 +228,8 @@ func (d *DataPath) Memory() (map[string]uint64, error) {
 func (d *DataPath) all() map[string]*ebpf.Map {
 	o := &d.objects
 	return map[string]*ebpf.Map{
-		"endpoints": o.Endpoints, "interfaces": o.Interfaces, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6, "prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
+		"endpoints": o.Endpoints, "interfaces": o.Interfaces, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6,
+		"prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
 		"ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows, "tables": o.Tables, "conns4": o.Conns4, "conns6": o.Conns6,
 		"ledger4": o.Ledger4, "ledger6": o.Ledger6, "ledger_hands": o.LedgerHands, "flow_shares": o.FlowShares, "datagrams": o.Datagrams,
 		"owners4": o.Owners4, "owners6": o.Owners6, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,

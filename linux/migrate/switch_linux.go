@@ -56,10 +56,12 @@ func OpenSwitch(dir string, ours [2]*ebpf.Program) (_ *Switch, err error) {
 		}
 	}()
 	pinned := ebpf.MapOptions{PinPath: dir}
-	if x.word, err = ebpf.NewMapWithOptions(&ebpf.MapSpec{Name: dispatchWord, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1, Pinning: ebpf.PinByName}, pinned); err != nil {
+	if x.word, err = ebpf.NewMapWithOptions(&ebpf.MapSpec{Name: dispatchWord, Type: ebpf.Array, KeySize: 4, ValueSize: 4,
+		MaxEntries: 1, Pinning: ebpf.PinByName}, pinned); err != nil {
 		return nil, err
 	}
-	if x.targets, err = ebpf.NewMapWithOptions(&ebpf.MapSpec{Name: dispatchTargets, Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 4, Pinning: ebpf.PinByName}, pinned); err != nil {
+	if x.targets, err = ebpf.NewMapWithOptions(&ebpf.MapSpec{Name: dispatchTargets, Type: ebpf.ProgramArray, KeySize: 4,
+		ValueSize: 4, MaxEntries: 4, Pinning: ebpf.PinByName}, pinned); err != nil {
 		return nil, err
 	}
 	for _, dir := range model.Directions {

@@ -131,7 +131,8 @@ func policyOf(i int) *model.Policy {
 	case 8: // every release of the next namespace differs
 		for k := range 10 {
 			r.Index, r.Ports = k, []model.PortMatch{tcp(uint16(7000+k), uint16(7000+k))}
-			r.Peers = []model.Peer{podsOf(model.PodSelector{Namespace: namespaceOf((i + 10) % policies), Pods: selector("release", fmt.Sprintf("r%d", (i-8+10+k)%labelSets))})}
+			r.Peers = []model.Peer{podsOf(model.PodSelector{Namespace: namespaceOf((i + 10) % policies),
+				Pods: selector("release", fmt.Sprintf("r%d", (i-8+10+k)%labelSets))})}
 			p.Rules[model.Ingress] = append(p.Rules[model.Ingress], r)
 		}
 		p.Subject.Pods = model.Selector{}

@@ -100,7 +100,8 @@ func (c *Cluster) prepare() error {
 		if system == model.Linux {
 			segment = (n - 1) % c.fabric.segments
 		}
-		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: c.podCIDRs(n, system == model.Windows && c.cfg.Overlay)}
+		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name),
+			PodCIDRs: c.podCIDRs(n, system == model.Windows && c.cfg.Overlay)}
 		c.Nodes = append(c.Nodes, node)
 		if err := node.prepare(); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)

@@ -30,7 +30,8 @@ type bench struct {
 }
 
 // benchDNS is the resolver of the bench's endpoint, in which nothing resolves.
-var benchDNS = hns.DNS{ServerList: []string{"192.0.2.53", "192.0.2.54"}, Search: []string{"conformance.invalid", "isthmus.invalid"}, Options: []string{"ndots:5"}}
+var benchDNS = hns.DNS{ServerList: []string{"192.0.2.53", "192.0.2.54"},
+	Search: []string{"conformance.invalid", "isthmus.invalid"}, Options: []string{"ndots:5"}}
 
 // newBench makes the endpoint, in the place of one that an earlier run has left.
 func newBench(ctx context.Context, client hns.Client, o options) (*bench, error) {

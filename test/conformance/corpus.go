@@ -32,7 +32,8 @@ func (b *bench) corpus(ctx context.Context, cases []corpus.Case) (c Comparison, 
 		for number, step := range cases[i].Steps {
 			c.Steps++
 			cluster = engine.Compile(step.Snapshot, cluster)
-			s := &stepRun{bench: b, Comparison: &c, cluster: cluster, where: fmt.Sprintf("%s step %d", cases[i].Name, number+1), known: known, held: make(map[place]*held)}
+			s := &stepRun{bench: b, Comparison: &c, cluster: cluster, where: fmt.Sprintf("%s step %d", cases[i].Name, number+1),
+				known: known, held: make(map[place]*held)}
 			if err := s.run(ctx, step.Flows); err != nil {
 				return c, fmt.Errorf("%s: %w", s.where, err)
 			}
@@ -210,7 +211,8 @@ func (s *stepRun) ask(f corpus.Flow, o acl.Options) {
 			if q.Direction == model.Ingress {
 				local = f.Dst
 			}
-			p := hns.Packet{Direction: acl.PacketDirection(q.Direction), Local: local, Remote: q.Remote, Protocol: uint8(q.Protocol), Port: q.Port, SourcePort: sourcePort}
+			p := hns.Packet{Direction: acl.PacketDirection(q.Direction), Local: local, Remote: q.Remote, Protocol: uint8(q.Protocol),
+				Port: q.Port, SourcePort: sourcePort}
 			if !s.held[place{q.Node, q.Endpoint}].rules.Decide(p, reading).Allow {
 				verdict = model.Deny
 			}

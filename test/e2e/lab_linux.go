@@ -211,7 +211,8 @@ func (l *lab) kubectl(args ...string) (string, error) {
 
 // apply applies manifests.
 func (l *lab) apply(manifests string) error {
-	cmd := exec.Command("nsenter", "--net="+l.fabric.Path(), "--", filepath.Join(l.bin, "kubectl"), "--kubeconfig="+l.control.admin, "apply", "--server-side", "--force-conflicts", "-f", "-")
+	cmd := exec.Command("nsenter", "--net="+l.fabric.Path(), "--", filepath.Join(l.bin, "kubectl"), "--kubeconfig="+l.control.admin,
+		"apply", "--server-side", "--force-conflicts", "-f", "-")
 	cmd.Stdin = strings.NewReader(manifests)
 	_, err := output(cmd)
 	return err

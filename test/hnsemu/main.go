@@ -91,7 +91,8 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config := host.Config{Version: v, Adapter: o.adapter, ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, File: o.state, Translate: o.translate, Options: settings, Log: log}
+	config := host.Config{Version: v, Adapter: o.adapter, ManagementIP: o.managementIP, ManagementMAC: o.managementMAC,
+		File: o.state, Translate: o.translate, Options: settings, Log: log}
 	if o.calls != "" {
 		calls, err := os.OpenFile(o.calls, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {

@@ -30,7 +30,8 @@ func Connect(a, b End) error {
 		return err
 	}
 	defer peer.Close()
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a.Name, MTU: a.MTU}, PeerName: b.Name, PeerMTU: uint32(b.MTU), PeerNamespace: netlink.NsFd(int(peer.Fd()))}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a.Name, MTU: a.MTU}, PeerName: b.Name, PeerMTU: uint32(b.MTU),
+		PeerNamespace: netlink.NsFd(int(peer.Fd()))}
 	if err := a.NS.Do(func() error { return netlink.LinkAdd(veth) }); err != nil {
 		return fmt.Errorf("connect %s with %s: %w", a.Name, b.Name, err)
 	}

@@ -51,7 +51,8 @@ func NewCoverage() (*Coverage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the array of basic blocks: %w", err)
 	}
-	return &Coverage{hits: m, places: make(map[Block]uint32), blocks: make(map[string][]Block), lines: make(map[Block]uint32), next: make(map[Block][]Block), entry: make(map[Block]bool)}, nil
+	return &Coverage{hits: m, places: make(map[Block]uint32), blocks: make(map[string][]Block), lines: make(map[Block]uint32),
+		next: make(map[Block][]Block), entry: make(map[Block]bool)}, nil
 }
 
 // Close removes the array.

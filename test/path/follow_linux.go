@@ -177,7 +177,8 @@ func (r *Runner) isNode(a netip.Addr) bool {
 
 // routed reports whether the stack routes a packet: it is IP, well-formed and may leave the link.
 func routed(p *reference.Packet) bool {
-	return p.Ether == "" && p.Version == 0 && !p.Lengthless && (p.Cut == 0 && p.Claims == 0 || p.Cut == p.Claims && p.Fragment == reference.Whole) && p.HopLimit() > 1 &&
+	return p.Ether == "" && p.Version == 0 && !p.Lengthless && (p.Cut == 0 && p.Claims == 0 || p.Cut == p.Claims &&
+		p.Fragment == reference.Whole) && p.HopLimit() > 1 &&
 		!p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() && !p.Src.IsLinkLocalUnicast() && !p.Src.IsUnspecified()
 }
 

@@ -20,7 +20,8 @@ func enterLab() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("create network namespace: %w (are you root?)", err)
 	}
-	for _, name := range []string{"net/ipv4/conf/all/forwarding", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/default/forwarding", "net/ipv6/conf/default/forwarding"} {
+	for _, name := range []string{"net/ipv4/conf/all/forwarding", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/default/forwarding",
+		"net/ipv6/conf/default/forwarding"} {
 		if err := os.WriteFile("/proc/sys/"+name, []byte("1"), 0o644); err != nil {
 			return fmt.Errorf("forward packets: %w", err)
 		}

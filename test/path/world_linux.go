@@ -60,7 +60,8 @@ var (
 	tunnels = []reference.Tunnel{{Outer: otherNode, Inner: []netip.Prefix{
 		netip.MustParsePrefix("10.0.3.0/24"), netip.MustParsePrefix("fd00:0:0:3::/64"), netip.MustParsePrefix("192.0.2.2/32"), netip.MustParsePrefix("fd09::2/128")}}}
 	// The deny list: a prefix and a single address of each family, and an exempt address.
-	denied = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("fd19::/32"), netip.MustParsePrefix("198.51.100.66/32"), netip.MustParsePrefix("fd51::66/128")}
+	denied = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("fd19::/32"),
+		netip.MustParsePrefix("198.51.100.66/32"), netip.MustParsePrefix("fd51::66/128")}
 	exempt = addrs("198.19.0.7", "fd19::7")
 	listed = addrs("198.19.0.1", "fd19::1", "198.51.100.66", "fd51::66", "198.19.0.7", "fd19::7")
 	// parties are the names that rules use; pods are a to f.
@@ -113,7 +114,8 @@ func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 func newReference() *reference.Node {
 	n := &reference.Node{
 		Pods: make(map[int]*reference.Pod), Remote: make(map[netip.Addr]string), Outside: make(map[netip.Prefix]string),
-		Own: nodeAddrs, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts, Deny: denied, Exempt: exempt, Errors: errorBurst,
+		Own: nodeAddrs, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts,
+		Deny: denied, Exempt: exempt, Errors: errorBurst,
 	}
 	for name, all := range remotes {
 		for _, a := range all {

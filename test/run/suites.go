@@ -43,7 +43,8 @@ var (
 
 // concurrent lists what has goroutines of its own, in so far as it needs no root. The
 // other packages are pure functions, or wait for the kernel.
-var concurrent = []string{"./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd", "./common/hubble", "./common/relay", "./common/kube/...",
+var concurrent = []string{"./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd", "./common/hubble",
+	"./common/relay", "./common/kube/...",
 	"./common/observe", "./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
 
 // suites returns the table. Environment variables that make documents set details of

@@ -191,8 +191,10 @@ func (s *smoke) startAgent(ctx context.Context) error {
 	}
 	defer log.Close()
 	// The agent outlives a timeout of ctx: cleaning up needs it.
-	cmd := s.exe(context.WithoutCancel(ctx), "isthmus-agent.exe", "--node-name", "smoke", "--manifests", filepath.Join(s.work, "manifests"), "--state-dir", filepath.Join(s.work, "state"),
-		"--http-address", agentHTTP, "--log-level", "debug", "--hns-network", s.network, "--hns-mode", s.mode, "--cluster-cidr", s.podCIDR.String(), "--quarantine", "0s", "--lock-timeout", "10s")
+	cmd := s.exe(context.WithoutCancel(ctx), "isthmus-agent.exe", "--node-name", "smoke", "--manifests",
+		filepath.Join(s.work, "manifests"), "--state-dir", filepath.Join(s.work, "state"),
+		"--http-address", agentHTTP, "--log-level", "debug", "--hns-network", s.network, "--hns-mode", s.mode, "--cluster-cidr",
+		s.podCIDR.String(), "--quarantine", "0s", "--lock-timeout", "10s")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start isthmus-agent.exe: %w", err)

@@ -100,7 +100,8 @@ func (f *HostFabric) addRoutes(w *intent) {
 			continue
 		}
 		w.owners[h.Prefix] = h.Node
-		w.routes = append(w.routes, hostroute.Route{Destination: h.Prefix, NextHop: h.Underlay, Interface: nearest(w.uplinks, h.Underlay), Metric: Metric, Protocol: hostroute.NetMgmt})
+		w.routes = append(w.routes, hostroute.Route{Destination: h.Prefix, NextHop: h.Underlay,
+			Interface: nearest(w.uplinks, h.Underlay), Metric: Metric, Protocol: hostroute.NetMgmt})
 	}
 }
 

@@ -15,7 +15,8 @@ func (c Config) checkCNIConfigurations() []Finding {
 	const check = "cni configuration"
 	names, err := install.Confs(filepath.Join(c.Root, c.CNIConfDir))
 	if err != nil {
-		return []Finding{{check, Unknown, err.Error(), "there may be a configuration of another network", "run this as root, or give the directory with --cni-conf-dir"}}
+		return []Finding{{check, Unknown, err.Error(), "there may be a configuration of another network",
+			"run this as root, or give the directory with --cni-conf-dir"}}
 	}
 	var first, later []string
 	for _, n := range names {

@@ -25,7 +25,8 @@ func (c Config) Examine(ctx context.Context) []Finding {
 		return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(), c.checkCgroups(), c.checkMetricsPort(),
 			c.checkOtherNetwork(ctx), c.checkEngines(), c.checkProxy(), c.checkAdmission(ctx))
 	}
-	return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkTracking(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(), c.checkCgroups(), c.checkUplink(), c.checkPorts(),
+	return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkTracking(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(),
+		c.checkCgroups(), c.checkUplink(), c.checkPorts(),
 		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy(), c.checkCloud(), c.checkAdmission(ctx))
 }
 

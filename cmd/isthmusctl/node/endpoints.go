@@ -70,7 +70,8 @@ func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error 
 		cells := []string{pod, cli.OrNone(strings.Join(p.GetAddresses(), ",")), policy}
 		if wide {
 			a := p.GetAttachment()
-			cells = append(cells, a.GetContainerId(), a.GetIfName(), cli.OrNone(p.GetHostIfName()), cli.OrNone(p.GetTable()), cli.OrNone(strings.Join(p.GetPolicies(), ", ")), limits(p.GetBandwidth()))
+			cells = append(cells, a.GetContainerId(), a.GetIfName(), cli.OrNone(p.GetHostIfName()), cli.OrNone(p.GetTable()),
+				cli.OrNone(strings.Join(p.GetPolicies(), ", ")), limits(p.GetBandwidth()))
 		}
 		cells = append(cells, cli.OrNone(strings.Join(p.GetProblems(), "; ")))
 		fmt.Fprintln(w, strings.Join(cells, "\t"))

@@ -82,7 +82,8 @@ func (o *explainOptions) service(all *service.Services) (s *model.Service, famil
 }
 
 // explainService answers for every backend of a Service.
-func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapshot, all *service.Services, to *model.Service, family netip.Addr, versions []hns.Version) error {
+func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapshot, all *service.Services, to *model.Service,
+	family netip.Addr, versions []hns.Version) error {
 	x, err := o.askService(c.Flags().Changed("protocol"), s, all, to, family, versions)
 	if err != nil {
 		return err
@@ -98,7 +99,8 @@ func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapsh
 	return err
 }
 
-func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *service.Services, to *model.Service, family netip.Addr, versions []hns.Version) (*explain.ServiceReport, error) {
+func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *service.Services, to *model.Service,
+	family netip.Addr, versions []hns.Version) (*explain.ServiceReport, error) {
 	from, err := cluster.Addresses(s, o.from)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)

@@ -301,8 +301,8 @@ type Summary struct {
 	Chained bool
 }
 
-// Summarize reads a list, or a configuration of one plugin.
-func Summarize(text []byte, plugin string) (Summary, error) {
+// Summarise reads a list, or a configuration of one plugin.
+func Summarise(text []byte, plugin string) (Summary, error) {
 	type entry struct{ Type, Mode string }
 	var conf struct {
 		entry

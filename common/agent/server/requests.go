@@ -141,8 +141,10 @@ func reject(c net.Conn, answer cniframe.Frame) error {
 }
 
 var (
-	errOtherVersion = &agent.Error{Code: agent.CodeInternal, Msg: "isthmus-agent does not support this request", Details: "install the same version of the plugin and the agent"}
-	errTooMany      = &agent.Error{Code: agent.CodeTryAgain, Msg: fmt.Sprintf("isthmus-agent already serves %d requests", maxCalls), Details: "the runtime will try again"}
+	errOtherVersion = &agent.Error{Code: agent.CodeInternal, Msg: "isthmus-agent does not support this request",
+		Details: "install the same version of the plugin and the agent"}
+	errTooMany = &agent.Error{Code: agent.CodeTryAgain, Msg: fmt.Sprintf("isthmus-agent already serves %d requests", maxCalls),
+		Details: "the runtime will try again"}
 )
 
 // call executes a request.

@@ -288,6 +288,7 @@ func (v *variants) verdict(objects, policies int, without, with *model.Policy) m
 			protocol = model.ICMPv6
 		}
 	}
-	egress, ingress := v.f.reference[objects].With(list).Flow(model.Flow{Src: v.from.addrs[objects], Dst: v.to.addrs[objects], Protocol: protocol, Port: v.at.First})
+	egress, ingress := v.f.reference[objects].With(list).Flow(model.Flow{Src: v.from.addrs[objects], Dst: v.to.addrs[objects],
+		Protocol: protocol, Port: v.at.First})
 	return min(egress.Verdict, ingress.Verdict)
 }

@@ -68,8 +68,9 @@ type tracer struct {
 // Flow follows a flow. The snapshot is that of the Bundle.
 func Flow(b *inspect.Bundle, s *model.Snapshot, f model.Flow, installed Installed) *Report {
 	x := explain.Flow(s, f, nil, nil)
-	t := &tracer{b: b, flow: f, installed: installed, owners: s.Owners(), r: &Report{Node: b.About.Node, From: x.From, To: x.To, Protocol: x.Protocol, Port: x.Port,
-		Intended: x.Verdict, Installed: model.Allow.String(), Steps: []Step{}}}
+	t := &tracer{b: b, flow: f, installed: installed, owners: s.Owners(),
+		r: &Report{Node: b.About.Node, From: x.From, To: x.To, Protocol: x.Protocol, Port: x.Port,
+			Intended: x.Verdict, Installed: model.Allow.String(), Steps: []Step{}}}
 	t.end(x, model.Egress, f.Src)
 	t.path()
 	t.end(x, model.Ingress, f.Dst)

@@ -94,7 +94,8 @@ func (f *Fake) begin(spec dataplane.EndpointSpec) (e *endpoint, isNew bool, err 
 		}
 	}
 	if e := f.attached[spec.ID]; e != nil {
-		if e.spec.NetNS != spec.NetNS || !slices.Equal(e.spec.IPs, spec.IPs) || e.spec.Pod != spec.Pod || e.spec.Bandwidth != spec.Bandwidth || !e.spec.DNS.Equal(spec.DNS) {
+		if e.spec.NetNS != spec.NetNS || !slices.Equal(e.spec.IPs, spec.IPs) || e.spec.Pod != spec.Pod ||
+			e.spec.Bandwidth != spec.Bandwidth || !e.spec.DNS.Equal(spec.DNS) {
 			return nil, false, fmt.Errorf("is attached as %+v, not as %+v", e.spec, spec)
 		}
 		return e, false, nil

@@ -126,10 +126,12 @@ func (l *loader) find(h header) (*convert.Kind, *convert.Remark) {
 		}
 	}
 	if sibling != nil {
-		return nil, &convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s %s is not known: use %s", convert.Quoted(h.APIVersion), convert.Quoted(h.Kind), sibling.Name)}
+		return nil, &convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s %s is not known: use %s", convert.Quoted(h.APIVersion),
+			convert.Quoted(h.Kind), sibling.Name)}
 	}
 	if strings.HasSuffix(h.Kind, "NetworkPolicy") {
-		l.warn(convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind, convert.Bounded(h.APIVersion, convert.MaxValue))})
+		l.warn(convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind,
+			convert.Bounded(h.APIVersion, convert.MaxValue))})
 	}
 	return nil, nil
 }

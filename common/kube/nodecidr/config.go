@@ -53,7 +53,8 @@ func (c Config) Validate() error {
 	need(c.Identity != "", "identity is empty: give one that no other controller has")
 	need(c.Duration > c.RenewDeadline && c.RenewDeadline > 2*c.RetryPeriod && c.RetryPeriod > 0,
 		"lease of %s, renewed for %s every %s: each must be longer than the next, the second more than twice", c.Duration, c.RenewDeadline, c.RetryPeriod)
-	need(c.Debounce >= 0 && c.Resync > 0 && c.RetryMin > 0 && c.RetryMax >= c.RetryMin, "debounce %s, resync %s, retry %s to %s: must be positive", c.Debounce, c.Resync, c.RetryMin, c.RetryMax)
+	need(c.Debounce >= 0 && c.Resync > 0 && c.RetryMin > 0 && c.RetryMax >= c.RetryMin,
+		"debounce %s, resync %s, retry %s to %s: must be positive", c.Debounce, c.Resync, c.RetryMin, c.RetryMax)
 	return errors.Join(append(errs, c.Ranges.Validate())...)
 }
 

@@ -57,7 +57,8 @@ func New(cfg Config, log *slog.Logger) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)
 	}
-	c := &Controller{cfg: cfg, log: log, nodes: client.Nodes(), events: client, metrics: newMetrics(), wake: make(chan struct{}, 1), reported: make(map[string]string),
+	c := &Controller{cfg: cfg, log: log, nodes: client.Nodes(), events: client, metrics: newMetrics(), wake: make(chan struct{}, 1),
+		reported: make(map[string]string),
 		watchdog: leaderelection.NewLeaderHealthzAdaptor(cfg.Duration)}
 	if c.leases, err = coordination.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)

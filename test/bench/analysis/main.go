@@ -119,7 +119,8 @@ func (c *counter) Write(p []byte) (int, error) {
 
 // measure runs isthmusctl once.
 func (q question) measure(ctx context.Context, program, dir string) ([]figure, error) {
-	line := strings.NewReplacer("CLUSTER", filepath.Join(dir, "cluster"), "OPENED", filepath.Join(dir, "opened"), "EDITED", filepath.Join(dir, "edited")).Replace(q.args)
+	line := strings.NewReplacer("CLUSTER", filepath.Join(dir, "cluster"), "OPENED", filepath.Join(dir, "opened"), "EDITED",
+		filepath.Join(dir, "edited")).Replace(q.args)
 	cmd := exec.CommandContext(ctx, program, strings.Fields(line)...)
 	var answer counter
 	var problems strings.Builder

@@ -59,7 +59,8 @@ func cluster() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	}
 	var machines []*model.Node
 	for i := range nodes {
-		machines = append(machines, &model.Node{Name: fmt.Sprintf("node-%d", i), OS: model.Windows, Addresses: []netip.Addr{nodeAddress(i)}, PodCIDRs: []netip.Prefix{cidrOf(i)}})
+		machines = append(machines, &model.Node{Name: fmt.Sprintf("node-%d", i), OS: model.Windows,
+			Addresses: []netip.Addr{nodeAddress(i)}, PodCIDRs: []netip.Prefix{cidrOf(i)}})
 	}
 	endpoints := make(map[model.EndpointID]compile.Endpoint, local)
 	var all []*model.Pod

@@ -147,7 +147,8 @@ func fullLists() (int, error) {
 
 // lowering are the options that the backend has for the node.
 func lowering(v hns.Version) acl.Options {
-	return acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack), Node: []netip.Addr{nodeAddress(0), cidrOf(0).Addr().Next().Next()}}.Defaults()
+	return acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack),
+		Node: []netip.Addr{nodeAddress(0), cidrOf(0).Addr().Next().Next()}}.Defaults()
 }
 
 // counts are the calls of HNS by operation.

@@ -53,7 +53,8 @@ func cluster() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	for n := range nodes {
 		all = append(all, &model.Node{Name: fmt.Sprintf("node-%d", n), OS: model.Linux,
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 9, byte(n + 1)}), netip.AddrFrom16([16]byte{0xfd, 0x99, 15: byte(n + 1)})},
-			PodCIDRs:  []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(n), 0}), 24), netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, 13: byte(n)}), 120)}})
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(n), 0}), 24),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, 13: byte(n)}), 120)}})
 	}
 	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	var list []*model.Pod
@@ -90,7 +91,8 @@ func policyOf(i int) *model.Policy {
 	ns := fmt.Sprintf("n-%d", i%20)
 	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: ns, Name: fmt.Sprintf("policy-%d", i)}, Tier: model.TierNetworkPolicy,
 		Subject: model.PodSelector{Namespace: ns, Pods: selector("app", fmt.Sprintf("a-%d", i%100))}, Isolates: [2]bool{true, i%3 == 0}}
-	peer := model.Peer{Kind: model.PeerPods, Pods: model.PodSelector{Namespaces: selector("team", fmt.Sprintf("t-%d", i/7%5)), Pods: selector("app", fmt.Sprintf("a-%d", i*7%100))}}
+	peer := model.Peer{Kind: model.PeerPods, Pods: model.PodSelector{Namespaces: selector("team", fmt.Sprintf("t-%d", i/7%5)),
+		Pods: selector("app", fmt.Sprintf("a-%d", i*7%100))}}
 	r := model.Rule{Action: model.ActionAccept, Peers: []model.Peer{peer}, Ports: tcp(8000 + i%50)}
 	if i%5 == 0 {
 		r.Peers = append(r.Peers, block(fmt.Sprintf("172.16.%d.0/24", i%250)), block(fmt.Sprintf("fd16:%x::/64", i%250)))

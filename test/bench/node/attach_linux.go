@@ -87,7 +87,8 @@ func (b *bench) measureAttach(ctx context.Context) (err error) {
 	}
 	// What the agent did for others meanwhile is counted, too.
 	value, reference := perPod(serial[ours.name].cpu+after-before), perPod(serial[theirs.name].cpu)
-	if err := b.write(figure{Name: "CNI ADD and DEL, CPU of plugin and agent", Value: value, Unit: "ms", Reference: reference, Ratio: round(value / reference)}); err != nil {
+	if err := b.write(figure{Name: "CNI ADD and DEL, CPU of plugin and agent", Value: value, Unit: "ms", Reference: reference,
+		Ratio: round(value / reference)}); err != nil {
 		return err
 	}
 	for _, f := range []struct {

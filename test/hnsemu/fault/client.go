@@ -98,7 +98,8 @@ func (c *Client) Networks(ctx context.Context) ([]hns.Network, error) {
 
 // CreateNetwork implements hns.Client.
 func (c *Client) CreateNetwork(ctx context.Context, n hns.Network) (hns.Network, error) {
-	return through(c, "Create.network", text(n), func() (hns.Network, error) { return c.Fake.CreateNetwork(ctx, n) }, func() (hns.Network, error) { return n, nil })
+	return through(c, "Create.network", text(n), func() (hns.Network, error) { return c.Fake.CreateNetwork(ctx, n) },
+		func() (hns.Network, error) { return n, nil })
 }
 
 // ModifyNetwork implements hns.Client.

@@ -201,7 +201,8 @@ func (l *Lists) Readings(id model.EndpointID) []int {
 // Divide divides remote addresses by the rules that match them, in one direction and for
 // each group of readings: of[group][i] is the part of remotes[i], counted from 0. under
 // returns the verdicts of a part under one reading of its group.
-func (l *Lists) Divide(id model.EndpointID, d model.Direction, remotes []netip.Addr) (of [][]int, under func(group, part, reading int) func(model.Protocol, uint16) bool) {
+func (l *Lists) Divide(id model.EndpointID, d model.Direction, remotes []netip.Addr) (of [][]int,
+	under func(group, part, reading int) func(model.Protocol, uint16) bool) {
 	p := l.rules[id]
 	parts := make([][]hns.Part, len(p.groups))
 	of = make([][]int, len(p.groups))
@@ -216,7 +217,8 @@ func (l *Lists) Divide(id model.EndpointID, d model.Direction, remotes []netip.A
 
 // Explain returns the decision of an endpoint's list for one cell and the rule that decides:
 // once if all readings agree, else for the first two that differ.
-func (l *Lists) Explain(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16, say func(by string, v model.Verdict, cause string)) {
+func (l *Lists) Explain(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16,
+	say func(by string, v model.Verdict, cause string)) {
 	type answer struct {
 		by, cause string
 		verdict   model.Verdict

@@ -237,7 +237,8 @@ func (f *Fake) merge(op string, have []hns.Policy, r hns.RequestType, request []
 		return have, nil
 	case hns.Update:
 		have = slices.DeleteFunc(have, func(o hns.Policy) bool {
-			return f.bug != BugUpdateAppends && f.UpdateReplacesAll || f.bug != BugUpdateAppends && slices.ContainsFunc(request, func(p hns.Policy) bool { return o.Is(p.Type) })
+			return f.bug != BugUpdateAppends &&
+				(f.UpdateReplacesAll || slices.ContainsFunc(request, func(p hns.Policy) bool { return o.Is(p.Type) }))
 		})
 		return append(have, request...), nil
 	}

@@ -45,7 +45,8 @@ func (f *Fake) ripen(n *hns.Network, i int) {
 	if mac == "" {
 		mac = fmt.Sprintf("00-15-5D-7A-11-%02X", 2+i)
 	}
-	n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeProviderAddress, hns.ProviderAddress{ProviderAddress: address}), hns.MakePolicy(hns.TypeDrMacAddress, hns.DrMacAddress{Address: mac}))
+	n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeProviderAddress, hns.ProviderAddress{ProviderAddress: address}),
+		hns.MakePolicy(hns.TypeDrMacAddress, hns.DrMacAddress{Address: mac}))
 }
 
 // inventedIpam returns the range of a NAT network without one.
@@ -90,7 +91,8 @@ func (f *Fake) checkNetwork(op string, n hns.Network) error {
 	if f.quirks.NoVFP && sameType(n.Type, hns.Overlay) {
 		return hns.NewError(op, hns.CodeInvalidPolicy, "A policy is invalid.")
 	}
-	if !slices.ContainsFunc([]hns.NetworkType{hns.L2Bridge, hns.Overlay, NAT, ICS, Transparent, L2Tunnel, Private, Internal}, func(t hns.NetworkType) bool { return sameType(n.Type, t) }) {
+	if !slices.ContainsFunc([]hns.NetworkType{hns.L2Bridge, hns.Overlay, NAT, ICS, Transparent, L2Tunnel, Private, Internal},
+		func(t hns.NetworkType) bool { return sameType(n.Type, t) }) {
 		return hns.NewError(op, CodeInvalidNetworkType, fmt.Sprintf("network type %q", n.Type))
 	}
 	for _, p := range n.Policies {
