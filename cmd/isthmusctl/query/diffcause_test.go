@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// Every change names what is responsible. For each flow of the probes, a policy that is
-// not named neither changes the first version alone, nor is needed in the second.
+// TestResponsiblePolicies checks that every change names what is responsible. For each flow of the probes, a policy
+// that is not named neither changes the first version alone, nor is needed in the second.
 func TestResponsiblePolicies(t *testing.T) {
 	changes, several, objects := 0, 0, 0
 	for i, shape := range reachShapes {
@@ -38,7 +38,8 @@ func TestResponsiblePolicies(t *testing.T) {
 		}
 	}
 	t.Logf("changes=%d several=%d objects=%d", changes, several, objects)
-	if several == 0 || objects == 0 || changes < 100 {
+	// The few seeds of -short have no change with several responsible policies.
+	if several == 0 && !testing.Short() || objects == 0 || changes < 100 {
 		t.Error("too few kinds of changes")
 	}
 }
