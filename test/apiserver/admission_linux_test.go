@@ -18,8 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// guarded are two nodes with policies and an event, as controllers and kubelets
-// leave them.
+// guarded holds two nodes with policies and an event, as controllers and kubelets write them.
 const guarded = `
 apiVersion: v1
 kind: Node
@@ -49,8 +48,7 @@ metadata: {name: guarded}
 spec: {tier: Admin, priority: 41, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [169.254.169.254/32]}]}]}
 `
 
-// shipped are the admission policies of a manifest as it is shipped, with their
-// bindings.
+// shipped returns the admission policies of a released manifest, with their bindings.
 func shipped(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/" + file)
@@ -69,7 +67,7 @@ func shipped(t *testing.T, file string) string {
 	return strings.Join(policies, "\n---\n")
 }
 
-// The kinds of patches.
+// The content types of patches.
 const (
 	merge     = "application/merge-patch+json"
 	strategic = "application/strategic-merge-patch+json"
@@ -77,7 +75,7 @@ const (
 	ssa       = "application/apply-patch+yaml"
 )
 
-// attempt is a request, and a part of the refusal; empty if it is allowed.
+// attempt is a request, and a part of the expected refusal; empty if the request is allowed.
 type attempt struct{ what, method, path, kind, body, denied string }
 
 // caller makes requests with one token.
@@ -96,8 +94,7 @@ func (s *Server) caller(t *testing.T, token string) caller {
 	return caller{client, config.Host}
 }
 
-// do makes the request, perhaps as a dry run, and returns the refusal, empty if
-// there is none.
+// do sends the request, optionally as a dry run, and returns the refusal, empty if there is none.
 func (c caller) do(t *testing.T, a attempt, dry bool) (refusal string) {
 	t.Helper()
 	query := make(url.Values)
@@ -135,7 +132,7 @@ func (c caller) do(t *testing.T, a attempt, dry bool) (refusal string) {
 	return string(text)
 }
 
-// check compares what becomes of requests with what is expected.
+// check compares the results of requests with the expected ones.
 func (c caller) check(t *testing.T, attempts []attempt) {
 	t.Helper()
 	for _, a := range attempts {
@@ -146,14 +143,14 @@ func (c caller) check(t *testing.T, attempts []attempt) {
 	}
 }
 
-// awaitRefusal waits until a policy is in force, which takes the API server a
-// moment. Until then it is a dry run: what is done already is no change.
+// awaitRefusal waits until an admission policy is in force, which takes the API server a moment. It sends dry
+// runs, so that an accepted request changes nothing.
 func (c caller) awaitRefusal(t *testing.T, a attempt) {
 	t.Helper()
 	eventually(t, "a refusal of: "+a.what, func() bool { return strings.Contains(c.do(t, a, true), a.denied) })
 }
 
-// condition is one of a Node, to be applied.
+// condition returns an apply request for a condition of a Node.
 func condition(node, kind, status string) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"status":{"conditions":[{"type":%q,"status":%q,"reason":"r","message":"m","lastHeartbeatTime":"2026-02-01T00:00:00Z","lastTransitionTime":"2026-02-01T00:00:00Z"}]}}`, node, kind, status)
 }
@@ -162,7 +159,7 @@ func policyCondition(kind string) string {
 	return fmt.Sprintf(`{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"guarded"},"status":{"conditions":[{"type":%q,"status":"False","reason":"r","message":"m","lastTransitionTime":"2026-02-01T00:00:00Z"}]}}`, kind)
 }
 
-// event is one of events.k8s.io, about an object.
+// event returns an event of events.k8s.io about an object.
 func event(name, controller, instance, kind, regarding, object string) string {
 	return fmt.Sprintf(`{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":%q,"namespace":"default"},"eventTime":"2026-02-01T00:00:00.000000Z","type":%q,"reason":"R","action":"A","note":"n","reportingController":%q,"reportingInstance":%q,"regarding":{"apiVersion":"v1","kind":%q,"name":%q}}`,
 		name, kind, controller, instance, regarding, object)
@@ -185,7 +182,7 @@ const (
 
 // byAgent are requests with the token of the agent on node n1.
 var byAgent = []attempt{
-	// What it is for.
+	// What the agent needs.
 	{"its condition", "PATCH", node1Status, ssa, condition("n1", "isthmus.dev/PolicyEnforced", "True"), ""},
 	{"its condition, changed", "PATCH", node1Status, ssa, condition("n1", "isthmus.dev/PolicyEnforced", "False"), ""},
 	{"its annotations", "PATCH", node1Status, merge, `{"metadata":{"annotations":{"isthmus.dev/fabric":"vxlan","isthmus.dev/vtep-mac":"02:00:00:00:00:01","isthmus.dev/vtep-address":"192.168.0.1"}}}`, ""},
@@ -254,14 +251,13 @@ var byAgent = []attempt{
 	{"its role", "PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/isthmus-agent", merge, `{"rules":[]}`, "cannot patch resource"},
 }
 
-// guard brings about what an installation of the agents does, for service accounts
-// with the names that are shipped.
+// guard installs the admission policies, and makes service accounts with the names of the release.
 func guard(t *testing.T, s *Server, policies string) {
 	t.Helper()
 	apply(t, s, guarded)
 	account(t, s, "isthmus-agent", "isthmus-agent", "isthmus-agent-announce", "isthmus-agent-report")
 	apply(t, s, policies)
-	t.Cleanup(func() { // events stay behind otherwise, and the next test may find them
+	t.Cleanup(func() { // otherwise events stay, and the next test may find them
 		for _, namespace := range []string{"default", "held"} {
 			if err := s.call(context.Background(), "DELETE", "/apis/events.k8s.io/v1/namespaces/"+namespace+"/events", nil, &struct{}{}); err != nil {
 				t.Error(err)
@@ -339,7 +335,7 @@ func doctorWarns(t *testing.T, s *Server, token, policies string) {
 	}
 	doctor := func() string {
 		out, _ := exec.Command(filepath.Join(commands(t), "isthmusctl"), "doctor", "--kubeconfig", kubeconfig, "--node-name", "n1").CombinedOutput()
-		return string(out) // the machine itself may be no node
+		return string(out) // this machine may not be a suitable node, so the exit status does not matter
 	}
 	if out := doctor(); !strings.Contains(out, "ok       credentials: the API server lets the agent change nothing of Nodes but what it has to") {
 		t.Errorf("with the policies:\n%s", out)
@@ -353,7 +349,7 @@ func doctorWarns(t *testing.T, s *Server, token, policies string) {
 	})
 }
 
-// TestStolenTokenWithoutAnnouncements is the same where no node announces.
+// TestStolenTokenWithoutAnnouncements checks the same if no node writes announcements.
 func TestStolenTokenWithoutAnnouncements(t *testing.T) {
 	s := running(t)
 	policies := shipped(t, "isthmus.yaml")
@@ -372,7 +368,7 @@ func TestStolenTokenWithoutAnnouncements(t *testing.T) {
 	c.check(t, []attempt{a, {"its condition", "PATCH", node1Status, ssa, condition("n1", "isthmus.dev/PolicyEnforced", "True"), ""}})
 }
 
-// TestStolenTokenOfTheController does so with the controller's.
+// TestStolenTokenOfTheController checks the same for the token of the controller.
 func TestStolenTokenOfTheController(t *testing.T) {
 	s := running(t)
 	apply(t, s, guarded)
@@ -404,8 +400,8 @@ func TestStolenTokenOfTheController(t *testing.T) {
 	})
 }
 
-// TestAgentUnderAdmission runs the agent of a Windows node with a token as its pod
-// has it: all that it writes is written.
+// TestAgentUnderAdmission runs the agent of a Windows node with a token like that of its pod. All its writes
+// succeed.
 func TestAgentUnderAdmission(t *testing.T) {
 	s := running(t)
 	apply(t, s, strings.ReplaceAll(reportWorld, "told", "held"))

@@ -29,12 +29,12 @@ func TestAnnounce(t *testing.T) {
 		t.Errorf("%v writes of what is there", n)
 	}
 
-	node.stop(t) // bridged from now on: what was said of tunnels goes
+	node.stop(t) // a bridged network from here on: the annotations about tunnels disappear
 	startWindows(t, bin, kubeconfig)
 	s.untilAnnotations(t, map[string]string{"isthmus.dev/fabric": "routes"})
 }
 
-// untilAnnotations waits until the Node win1 has these annotations of ours.
+// untilAnnotations waits until the Node win1 has exactly these annotations of Isthmus.
 func (s *Server) untilAnnotations(t *testing.T, want map[string]string) {
 	t.Helper()
 	var have map[string]string

@@ -20,14 +20,13 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// An answer is the name of who answered, and from where the question came as
-// that one sees it.
+// answer is the name of the server, and the client's address as the server sees it.
 type answer struct {
 	name string
 	seen netip.Addr
 }
 
-// respond answers questions at an address by TCP, UDP and SCTP.
+// respond serves requests at an address by TCP, UDP and SCTP.
 func respond(servers *traffic.Servers, ns *netns.NS, name string, at netip.AddrPort) error {
 	return errors.Join(
 		servers.TCP(ns, at, func(c net.Conn) {
@@ -41,12 +40,12 @@ func respond(servers *traffic.Servers, ns *netns.NS, name string, at netip.AddrP
 		servers.SCTP(ns, at, func(client netip.Addr) []byte { return reply(name, client, "") }))
 }
 
-// reply is a line with name, address and the question.
+// reply returns a line with the name, the address and the request.
 func reply(name string, from netip.Addr, question string) []byte {
 	return fmt.Appendf(nil, "%s %s %s\n", name, from, strings.TrimSpace(question))
 }
 
-// asker is where questions come from.
+// asker is a client that sends requests.
 type asker struct {
 	ns   *netns.NS
 	from netip.Addr
@@ -84,13 +83,13 @@ func (a asker) flow(p model.Protocol, to netip.AddrPort) traffic.Flow {
 	return traffic.Flow{NS: a.ns, From: a.from, To: to, Protocol: p}
 }
 
-// open connects by TCP or UDP.
+// open opens a connection by TCP or UDP.
 func (a asker) open(p model.Protocol, to netip.AddrPort, patience time.Duration) (net.Conn, error) {
 	return a.flow(p, to).Dial(context.Background(), patience)
 }
 
-// exchange asks on a connection. Answers to earlier questions are passed over:
-// TCP sends a question again until it gets through.
+// exchange sends a request on a connection. It skips answers to earlier requests, because TCP retransmits them
+// until they arrive.
 func exchange(c net.Conn, patience time.Duration) (got answer, err error) {
 	c.SetDeadline(time.Now().Add(patience))
 	question := strconv.FormatUint(rand.Uint64(), 36)
@@ -123,8 +122,7 @@ func parseAnswer(line string) (got answer, err error) {
 	return got, err
 }
 
-// askAPI opens a flow to the API server, which has no name in the sense of
-// answers and does not tell what it sees.
+// askAPI opens a flow to the API server, which returns neither a name nor the client's address.
 func (a asker) askAPI(to netip.AddrPort, patience time.Duration) error {
 	c, err := a.open(model.TCP, to, patience)
 	if err == nil {

@@ -38,7 +38,7 @@ spec: {nodeName: n1, containers: [{name: c, image: none}]}
 status: {phase: Running, podIP: 10.244.1.2, podIPs: [{ip: 10.244.1.2}]}
 `
 
-// The client's address goes to another pod.
+// Another pod gets the address of the client.
 const lairThief = `
 apiVersion: v1
 kind: Pod

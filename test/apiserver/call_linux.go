@@ -14,8 +14,7 @@ import (
 	"strings"
 )
 
-// call makes one request as administrator, for what has no place in a client of
-// objects. send may be nil.
+// call sends one request as administrator, if the client of objects does not support it. send may be nil.
 func (s *Server) call(ctx context.Context, method, path string, send, receive any) error {
 	var body io.Reader
 	if send != nil {
@@ -46,8 +45,7 @@ func (s *Server) call(ctx context.Context, method, path string, send, receive an
 	return json.Unmarshal(text, receive)
 }
 
-// requests returns how many requests the API server that serves Server has had
-// since it started, by its own count.
+// requests returns the number of requests that the API server has counted since its start.
 func (s *Server) requests(ctx context.Context, verb, resource string) (n int, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.RESTConfig().Host+"/metrics", nil)
 	if err != nil {

@@ -32,14 +32,14 @@ type controller struct {
 	done chan struct{}
 }
 
-// Write takes the log.
+// Write appends to the log.
 func (c *controller) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.log.Write(b)
 }
 
-// startController runs a controller with the role that is shipped.
+// startController runs a controller with the role of the release.
 func startController(t *testing.T, s *Server, bin, kubeconfig, identity string, flags ...string) *controller {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func startController(t *testing.T, s *Server, bin, kubeconfig, identity string, 
 	return c
 }
 
-// get asks the controller's HTTP server.
+// get reads a page of the controller's HTTP server.
 func (c *controller) get(path string) (status int, body string) {
 	r, err := http.Get("http://" + c.http + path)
 	if err != nil {
@@ -85,7 +85,7 @@ func nodeManifest(name, spec string) string {
 	return fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s}, spec: {%s}}", name, spec)
 }
 
-// rangesOf reads what a node has.
+// rangesOf returns the pod ranges of a node.
 func rangesOf(t *testing.T, s *Server, name string) []string {
 	t.Helper()
 	n, err := s.Get(context.Background(), nodeManifest(name, ""))
@@ -152,7 +152,7 @@ func TestController(t *testing.T) {
 		t.Errorf("two controllers lead:\n%s", metrics)
 	}
 
-	// The second takes over from one that was killed.
+	// The second controller becomes the leader after the first was killed.
 	must(t, first.cmd.Process.Kill())
 	apply(t, s, nodeManifest("c-3", ""))
 	eventually(t, "the second serves c-3", hasRanges(t, s, "c-3"))
@@ -210,7 +210,8 @@ func runOutOfBlocks(t *testing.T, s *Server, leader *controller) {
 	must(t, s.Delete(ctx, nodeManifest("c-4", "")))
 }
 
-// stopController sends SIGTERM. The controller ends, and releases the Lease, so that the next one works at once.
+// stopController sends SIGTERM. The controller ends, and releases the Lease, so that the next one can lead
+// immediately.
 func stopController(t *testing.T, s *Server, c *controller) {
 	t.Helper()
 	must(t, c.cmd.Process.Signal(syscall.SIGTERM))

@@ -24,15 +24,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// credentials are the files that the server starts with.
+// credentials are the files with which the server starts.
 type credentials struct {
 	certificate, key, tokens string
 	// admin is the token of a member of system:masters.
 	admin string
 }
 
-// newCredentials makes one self-signed certificate, which is authority and
-// server certificate in one; its key signs the tokens of service accounts, too.
+// newCredentials makes one self-signed certificate, which is both authority and server certificate. Its key also
+// signs the tokens of service accounts.
 func newCredentials(dir string, at netip.Addr) (credentials, error) {
 	c := credentials{certificate: filepath.Join(dir, "api.crt"), key: filepath.Join(dir, "api.key"), tokens: filepath.Join(dir, "tokens.csv")}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -68,8 +68,8 @@ func newCredentials(dir string, at netip.Addr) (credentials, error) {
 	return c, nil
 }
 
-// RESTConfig is that of the administrator. It works from outside of the
-// server's network namespace, too.
+// RESTConfig returns the client configuration of the administrator. It also works outside of the server's network
+// namespace.
 func (s *Server) RESTConfig() *rest.Config {
 	if s.side != nil {
 		return s.config(s.keys.admin, s.side.port)
@@ -95,8 +95,8 @@ func (s *Server) config(token string, port int) *rest.Config {
 // Kubeconfig writes a kubeconfig file of the administrator.
 func (s *Server) Kubeconfig() (path string, err error) { return s.kubeconfig("admin", s.keys.admin) }
 
-// ServiceAccount writes a kubeconfig file of a service account, which it makes
-// if there is none. Rights come from what is bound to it.
+// ServiceAccount writes a kubeconfig file of a service account, which it creates if needed. Its rights come from
+// role bindings.
 func (s *Server) ServiceAccount(ctx context.Context, namespace, name string) (kubeconfig string, err error) {
 	token, err := s.token(ctx, namespace, name)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Server) ServiceAccount(ctx context.Context, namespace, name string) (ku
 	return s.kubeconfig(namespace+"-"+name, token)
 }
 
-// ServiceAccountConfig is what ServiceAccount writes, for use in this process.
+// ServiceAccountConfig returns the configuration that ServiceAccount writes, for use in this process.
 func (s *Server) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	token, err := s.token(ctx, namespace, name)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Server) ServiceAccountConfig(ctx context.Context, namespace, name strin
 // returns a token as the kubelet of that node requests it, bound to pod and node.
 // The pod stays.
 func (s *Server) BoundToken(ctx context.Context, namespace, account, node string) (string, error) {
-	if _, err := s.token(ctx, namespace, account); err != nil { // makes the account
+	if _, err := s.token(ctx, namespace, account); err != nil { // this creates the account
 		return "", err
 	}
 	manifest := fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s-%s, namespace: %s}, spec: {nodeName: %s, serviceAccountName: %s, containers: [{name: c, image: none}]}}",
@@ -134,7 +134,7 @@ func (s *Server) BoundToken(ctx context.Context, namespace, account, node string
 		"apiVersion": "v1", "kind": "Pod", "name": pod.GetName(), "uid": string(pod.GetUID())}})
 }
 
-// TokenConfig is for a client with a token.
+// TokenConfig returns the configuration of a client with a token.
 func (s *Server) TokenConfig(token string) *rest.Config { return s.config(token, s.api.port) }
 
 // TokenKubeconfig writes a kubeconfig file of a user with a token.
@@ -164,7 +164,7 @@ func (s *Server) requestToken(ctx context.Context, namespace, name string, spec 
 }
 
 func (s *Server) kubeconfig(user, token string) (string, error) {
-	authority, err := os.ReadFile(s.keys.certificate) // programs for Windows have other names for files
+	authority, err := os.ReadFile(s.keys.certificate) // programs for Windows use other file names
 	if err != nil {
 		return "", err
 	}

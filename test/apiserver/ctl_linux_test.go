@@ -30,8 +30,7 @@ func ctl(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// Every command that looks at a cluster works on a live API server, for a user
-// who may read and nothing else.
+// Every command that reads a cluster works on a live API server, for a user with read access only.
 func TestControlOnAPIServer(t *testing.T) {
 	s := running(t)
 	apply(t, s, shop)
@@ -70,7 +69,7 @@ func TestControlOnAPIServer(t *testing.T) {
 	}
 }
 
-// A user without the right to read gets an error at once that names the right.
+// A user without read access immediately gets an error that names the missing right.
 func TestControlForbidden(t *testing.T) {
 	s := running(t)
 	apply(t, s, `
@@ -98,7 +97,7 @@ rules:
 	}
 }
 
-// An API server that is not there is an error at once.
+// An API server that does not exist is an immediate error.
 func TestControlAway(t *testing.T) {
 	s := running(t)
 	kubeconfig := account(t, s, "viewer", "isthmus-view")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestDeploy has the API server check every object that is shipped.
+// TestDeploy makes the API server check every object of the release.
 func TestDeploy(t *testing.T) {
 	for _, name := range []string{"isthmus.yaml", "isthmus-uninstall.yaml", "isthmus-controller.yaml"} {
 		t.Run(name, func(t *testing.T) {
@@ -17,12 +17,12 @@ func TestDeploy(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := running(t)
-			// A namespace of its own, as without controllers none comes to its end.
+			// A separate namespace, because namespaces are never deleted completely without controllers.
 			manifest := strings.ReplaceAll(string(text), "isthmus-system", "deploy-test")
 			if err := s.Apply(t.Context(), manifest); err != nil {
 				t.Fatal(err)
 			}
-			// It checks indeed: a field of another name is refused.
+			// The API server really checks: it refuses an unknown field.
 			wrong := strings.Replace(manifest, "hostNetwork:", "hostNetwerk:", 1)
 			if err := s.Apply(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "hostNetwerk") {
 				t.Errorf("an unknown field is accepted: %v", err)

@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// follower runs a source and keeps what it publishes.
+// follower runs a source and records the published snapshots.
 type follower struct {
 	t      *testing.T
 	source kube.Source
@@ -55,7 +55,7 @@ func (f *follower) all() []*model.Snapshot {
 
 const waiting = 30 * time.Second
 
-// until waits for a snapshot that pleases.
+// until waits for a snapshot that meets a condition.
 func (f *follower) until(what string, ok func(*model.Snapshot) bool) *model.Snapshot {
 	f.t.Helper()
 	for deadline := time.Now().Add(waiting); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
@@ -80,7 +80,7 @@ func (f *follower) problem(texts ...string) {
 	f.t.Fatalf("no problem with %q among %q", texts, f.source.Problems())
 }
 
-// noProblems waits until all is well.
+// noProblems waits until there are no problems.
 func (f *follower) noProblems() {
 	f.t.Helper()
 	for deadline := time.Now().Add(waiting); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -91,8 +91,7 @@ func (f *follower) noProblems() {
 	f.t.Fatalf("problems: %q", f.source.Problems())
 }
 
-// render writes out what policies see of a namespace and of the cluster, but
-// not what the API server adds: UIDs and times.
+// render returns the parts of a namespace and of the cluster that policies read, without UIDs and times.
 func render(s *model.Snapshot, namespace string) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }

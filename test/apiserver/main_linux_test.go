@@ -18,7 +18,7 @@ var shared struct {
 	err    error
 }
 
-// built are the commands of Isthmus.
+// built holds the commands of Isthmus.
 var built struct {
 	once sync.Once
 	dir  string
@@ -26,8 +26,7 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
-	// How soon a client notices that a server which closed nothing does not
-	// answer: 45 s by default.
+	// The time until a client detects that a server does not answer on an open connection: 45 s by default.
 	os.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1")
 	os.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")
 	code := m.Run()

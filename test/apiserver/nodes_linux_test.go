@@ -23,8 +23,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
-// nodes are two Linux nodes in namespaces with their agents, which follow a real
-// API server by the role that is shipped. The API server is outside.
+// nodes are two Linux nodes in namespaces with their agents, which follow a real API server with the role of the
+// release. The API server is outside of the nodes.
 type nodes struct {
 	t          *testing.T
 	server     *Server
@@ -33,13 +33,13 @@ type nodes struct {
 	pods       map[string]*cluster.Pod
 
 	mu sync.Mutex
-	// written are the objects that policies speak of, as the API server has them.
+	// written are the objects that policies read, as the API server stores them.
 	written map[string]string
 	markers int
 }
 
-// newNodes starts nodes that are removed when the test ends. They are on one
-// segment, or each on its own, where only tunnels reach.
+// newNodes starts nodes until the test ends. They are on one segment, or each on a separate segment, which only
+// tunnels connect.
 func newNodes(t *testing.T, segments int) *nodes {
 	t.Helper()
 	return newNodesOf(t, cluster.Config{Linux: 2, Segments: segments})
@@ -101,15 +101,15 @@ subjects: [{kind: ServiceAccount, name: %[1]s, namespace: isthmus-system}]`, nam
 	return path
 }
 
-// policed are the kinds that policies are made of or speak of.
+// policed are policies, and the kinds that policies select.
 var policed = []string{"Namespace", "Node", "Pod", "NetworkPolicy", "ClusterNetworkPolicy"}
 
-// apply changes objects, and remembers those that policies speak of.
+// apply applies objects, and records those that policies read.
 func (n *nodes) apply(manifests string) error {
 	return n.change(manifests, n.server.Apply, func(key, text string) { n.written[key] = text })
 }
 
-// remove is apply's opposite.
+// remove deletes objects, and removes them from the record.
 func (n *nodes) remove(manifests string) error {
 	return n.change(manifests, n.server.Delete, func(key, _ string) { delete(n.written, key) })
 }
@@ -137,7 +137,7 @@ func (n *nodes) change(manifests string, do func(context.Context, string) error,
 	return nil
 }
 
-// reference answers by what was written last.
+// reference returns the reference evaluator of the last written objects.
 func (n *nodes) reference() *policy.Evaluator {
 	n.t.Helper()
 	n.mu.Lock()
@@ -150,9 +150,8 @@ func (n *nodes) reference() *policy.Evaluator {
 	return policy.NewEvaluator(objects.Snapshot())
 }
 
-// settle waits until the agents have put in force what was written: first for
-// as many policies as there are, then for another one, which arrives behind all
-// changes of its kind.
+// settle waits until the agents enforce the written objects: first for the number of policies, then for another
+// policy, which arrives after all other changes of its kind.
 func (n *nodes) settle() {
 	n.t.Helper()
 	n.counted()
@@ -160,10 +159,10 @@ func (n *nodes) settle() {
 	must(n.t, n.apply(fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: marker-%d, namespace: default}, "+
 		"spec: {podSelector: {matchLabels: {nobody: has}}}}", n.markers)))
 	n.counted()
-	time.Sleep(200 * time.Millisecond) // agents wait a little for more to come
+	time.Sleep(200 * time.Millisecond) // agents wait shortly for further changes
 }
 
-// counted waits until every agent knows as many policies as were written.
+// counted waits until every agent knows all written policies.
 func (n *nodes) counted() {
 	n.t.Helper()
 	n.mu.Lock()
@@ -187,7 +186,7 @@ func (n *nodes) counted() {
 	}
 }
 
-// place writes a pod of a node, not yet attached.
+// place writes a pod of a node that is not attached yet.
 func (n *nodes) place(node int, namespace, name string, labels map[string]string) *model.Pod {
 	n.t.Helper()
 	pod := &model.Pod{PodID: model.PodID{Namespace: namespace, Name: name}, Node: n.cluster.Nodes[node].Name, Labels: model.MakeLabels(labels)}
@@ -204,8 +203,7 @@ func (n *nodes) attach(pod *model.Pod) *cluster.Pod {
 	return attached
 }
 
-// restartAgents ends every agent without a chance to do anything, and starts
-// it again.
+// restartAgents ends every agent by SIGKILL, and starts it again.
 func (n *nodes) restartAgents() {
 	n.t.Helper()
 	for _, node := range n.cluster.Nodes {
@@ -226,15 +224,14 @@ func (n *nodes) logs(node int, texts ...string) bool {
 	return false
 }
 
-// says waits until the agent of a node reports a problem that contains all
-// texts.
-func (n *nodes) says(node int, texts ...string) {
+// reports waits until the agent of a node reports a problem that contains all texts.
+func (n *nodes) reports(node int, texts ...string) {
 	n.t.Helper()
 	var problems []string
 	for deadline := time.Now().Add(waiting); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		s, err := n.cluster.Nodes[node].Status(context.Background())
 		if problems = s.GetProblems(); err != nil {
-			problems = []string{err.Error()} // perhaps it is just starting
+			problems = []string{err.Error()} // the agent may be starting
 		}
 		for _, p := range problems {
 			if !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(p, s) }) {
@@ -245,7 +242,7 @@ func (n *nodes) says(node int, texts ...string) {
 	n.t.Fatalf("no problem with %q among %q", texts, problems)
 }
 
-// familyOf is the address of a list that is IPv6 or not.
+// familyOf returns the address of a list in one family.
 func familyOf(all []netip.Addr, v6 bool) netip.Addr {
 	for _, a := range all {
 		if a.Is6() == v6 {
@@ -255,7 +252,7 @@ func familyOf(all []netip.Addr, v6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// logOf is where a program that a test starts beside a node writes.
+// logOf returns the path of the log of a program that a test starts for a node.
 func (n *nodes) logOf(node int, program string) string {
 	return filepath.Join(n.cluster.Nodes[node].Dir, program+".log")
 }

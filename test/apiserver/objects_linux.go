@@ -27,11 +27,11 @@ import (
 // manager names the owner of the fields that Apply sets.
 const manager = "isthmus-test"
 
-// objects are a client for objects of any kind.
+// objects is a client for objects of any kind.
 type objects struct {
 	server *Server
 	client dynamic.Interface
-	// served are the resources of the requested versions.
+	// served holds the resources of the requested versions.
 	served map[schema.GroupVersion][]metav1.APIResource
 }
 
@@ -43,7 +43,7 @@ func (s *Server) objects() (*objects, error) {
 	return &objects{s, client, make(map[schema.GroupVersion][]metav1.APIResource)}, nil
 }
 
-// resource finds where an object of a kind is kept.
+// resource returns the REST resource of a kind.
 func (o *objects) resource(ctx context.Context, u *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	gvk := u.GroupVersionKind()
 	gv := gvk.GroupVersion()
@@ -73,8 +73,7 @@ func versionPath(gv schema.GroupVersion) string {
 	return "/apis/" + gv.String()
 }
 
-// Apply brings the objects of manifests about as an administrator applies them,
-// pods and nodes with their status.
+// Apply applies the objects of manifests as an administrator does, pods and nodes with their status.
 func (s *Server) Apply(ctx context.Context, manifests string) error {
 	o, err := s.objects()
 	if err != nil {
@@ -98,7 +97,7 @@ func (s *Server) Apply(ctx context.Context, manifests string) error {
 			return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
 		if !hasStatus || u.GetAPIVersion() != "v1" {
-			continue // of others it is their controller's
+			continue // the status of other kinds belongs to their controller
 		}
 		// Not applied: the addresses of a Node with two families have no unique keys.
 		merged, _ := made.Object["status"].(map[string]any)
@@ -107,7 +106,7 @@ func (s *Server) Apply(ctx context.Context, manifests string) error {
 		}
 		maps.Copy(merged, status)
 		made.Object["status"] = merged
-		made.SetResourceVersion("") // also if another client has written it
+		made.SetResourceVersion("") // also if another client has written the object
 		if _, err := r.UpdateStatus(ctx, made, metav1.UpdateOptions{FieldManager: manager}); err != nil {
 			return fmt.Errorf("update status of %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
@@ -129,8 +128,7 @@ func (s *Server) ApplyFiles(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// Delete removes the objects that manifests name, at once. Of a namespace it
-// removes nothing that is in it.
+// Delete immediately removes the objects that manifests name. It does not remove the content of a namespace.
 func (s *Server) Delete(ctx context.Context, manifests string) error {
 	o, err := s.objects()
 	if err != nil {
@@ -152,7 +150,7 @@ func (s *Server) Delete(ctx context.Context, manifests string) error {
 		if u.GetKind() != "Namespace" {
 			continue
 		}
-		// There is no controller that would let it go.
+		// No controller would remove its finalizer.
 		u.Object["spec"] = map[string]any{"finalizers": []any{}}
 		path := versionPath(u.GroupVersionKind().GroupVersion()) + "/namespaces/" + u.GetName() + "/finalize"
 		if err := s.call(ctx, "PUT", path, u.Object, &struct{}{}); err != nil && !strings.Contains(err.Error(), "404") {
@@ -195,15 +193,15 @@ func decode(manifests []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// The releases of network-policy-api whose definitions are installed: the last
-// with AdminNetworkPolicy and the one that go.mod has.
+// The releases of network-policy-api whose CRDs are installed: the last one with AdminNetworkPolicy, and the one
+// of go.mod.
 const (
 	policyAPI    = "sigs.k8s.io/network-policy-api"
 	policyAPIOld = policyAPI + "@v0.1.7"
 )
 
-// installDefinitions installs the cluster-wide policies of the old and the new
-// form, and waits until they are served.
+// installDefinitions installs the CRDs of the old and the new cluster-wide policies, and waits until they are
+// served.
 func (s *Server) installDefinitions(ctx context.Context) error {
 	old, err := downloaded(ctx, policyAPIOld)
 	if err != nil {
@@ -230,8 +228,7 @@ func (s *Server) installDefinitions(ctx context.Context) error {
 {apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy, metadata: {name: none}}`)
 }
 
-// waitServed waits until the API server serves kinds: it needs a moment after it
-// has accepted a definition.
+// waitServed waits until the API server serves kinds, which takes a moment after it has accepted a CRD.
 func (s *Server) waitServed(ctx context.Context, manifests string) error {
 	all, err := decode([]byte(manifests))
 	if err != nil {
@@ -246,7 +243,7 @@ func (s *Server) waitServed(ctx context.Context, manifests string) error {
 		if err == nil {
 			_, err = r.Get(ctx, all[0].GetName(), metav1.GetOptions{})
 			var status apierrors.APIStatus
-			// Without the details it is the resource that is not there.
+			// An error without details means that the resource is missing.
 			if errors.As(err, &status) && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Name != "" {
 				all = all[1:]
 				continue
@@ -264,8 +261,7 @@ func (s *Server) waitServed(ctx context.Context, manifests string) error {
 	return nil
 }
 
-// downloaded is the directory of a version of a module, which is fetched if
-// need be.
+// downloaded returns the directory of a version of a module, and downloads it if needed.
 func downloaded(ctx context.Context, module string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", module).Output()
 	var answer struct{ Dir, Error string }

@@ -40,7 +40,7 @@ spec:
   ingress:
   - from: [{podSelector: {matchLabels: {app: client}}}, {namespaceSelector: {matchLabels: {team: a}}, podSelector: {matchLabels: {app: stranger}}}]
 `
-	// Instead of each other.
+	// These policies replace each other.
 	outageSmall = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -59,14 +59,14 @@ spec:
 `
 )
 
-// TestOutageOfNodes takes the API server away from agents with pods that talk,
-// changes the cluster meanwhile, and gives it back.
+// TestOutageOfNodes disconnects the API server from agents whose pods have open flows, changes the cluster
+// meanwhile, and reconnects it.
 func TestOutageOfNodes(t *testing.T) {
 	n := newNodes(t, 1)
 	for _, way := range []struct {
 		name        string
 		leave, come func() error
-		restart     bool // the second node's agent, meanwhile
+		restart     bool // restart the agent of the second node during the outage
 	}{
 		{"halted", n.server.Halt, n.server.Continue, false},
 		{"killed", n.server.KillAPI, func() error { return n.server.StartAPI(context.Background()) }, true},
@@ -87,7 +87,7 @@ func TestOutageOfNodes(t *testing.T) {
 	n.t = t
 }
 
-// outage is one of them, with namespaces of its own.
+// outage is one outage, with separate namespaces.
 type outage struct {
 	*nodes
 	space  string
@@ -142,8 +142,7 @@ func (o *outage) expect(from, to string, want model.Verdict, patience time.Durat
 	}
 }
 
-// begin takes the API server away. Another one over the same data stays, which
-// only the test knows.
+// begin disconnects the API server. Another one over the same data stays, which only the test knows.
 func (o *outage) begin(leave func() error) {
 	o.t.Helper()
 	must(o.t, o.server.OpenSide(context.Background()))
@@ -154,12 +153,12 @@ func (o *outage) begin(leave func() error) {
 	})
 	must(o.t, leave())
 	for i := range o.cluster.Nodes {
-		o.says(i, "API server", "the last known state stays in force")
+		o.reports(i, "API server", "the last known state stays in force")
 	}
 }
 
-// attachDuring attaches a pod that was known, under the policy that was known;
-// one that was not is refused and told why.
+// attachDuring attaches a pod that the agent knows, under the last known policy. An unknown pod is refused with
+// the reason.
 func (o *outage) attachDuring() {
 	o.t.Helper()
 	known := o.attach(o.known)
@@ -169,7 +168,7 @@ func (o *outage) attachDuring() {
 	}
 	o.expect("steady", "known", model.Allow, 0)
 	o.expect("stranger", "known", model.Deny, 0)
-	// The other node has never heard of its address.
+	// The other node does not know its address.
 	o.expect("known", "db", model.Deny, 0)
 
 	o.unknown = o.place(0, o.space, "unknown", map[string]string{"app": "client", "name": "unknown"})
@@ -179,18 +178,17 @@ func (o *outage) attachDuring() {
 	}
 }
 
-// restartDuring ends an agent that then knows nothing of the cluster: what was
-// in force stays.
+// restartDuring restarts an agent, which then knows nothing of the cluster: policy in force stays.
 func (o *outage) restartDuring() {
 	o.t.Helper()
 	node := o.cluster.Nodes[1]
 	must(o.t, node.Kill())
 	must(o.t, node.Start())
-	o.says(1, "state of the cluster is not known")
+	o.reports(1, "state of the cluster is not known")
 	o.expect("stranger", "db", model.Deny, 0)
 }
 
-// change makes of the cluster what outageAfter says; a pod goes, by DEL.
+// change applies outageAfter, and removes a pod by DEL.
 func (o *outage) change() {
 	o.t.Helper()
 	must(o.t, o.cluster.Detach(context.Background(), o.pods["leaving"]))
@@ -200,7 +198,7 @@ func (o *outage) change() {
 	time.Sleep(300 * time.Millisecond)
 }
 
-// end gives the API server back and waits until all has arrived.
+// end reconnects the API server and waits until all changes have arrived.
 func (o *outage) end(come func() error) {
 	o.t.Helper()
 	must(o.t, come())
@@ -232,8 +230,8 @@ func (o *outage) recovers(node int) {
 	}
 }
 
-// judge counts what came through that neither policy allows, and shows that it
-// would have been seen.
+// judge counts packets that arrived although neither policy allows them, and proves that the test would detect
+// such packets.
 func (o *outage) judge() {
 	o.t.Helper()
 	exchanges, lost := o.steady.finish()

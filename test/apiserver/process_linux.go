@@ -32,14 +32,14 @@ func (s *Server) launch(name string, args ...string) (*process, error) {
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not for Ctrl-C
 	if s.cfg.NS == nil {
-		// Gone with the test, however that ends. In a namespace it would be gone
-		// with the thread that entered it.
+		// The process ends with the test, however that ends. In a namespace it would end with the thread that
+		// entered it.
 		p.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
 	started := make(chan error)
 	go func() {
 		defer close(p.ended)
-		// What ends it is the end of the thread that starts it, so that one stays.
+		// It ends with the thread that starts it, so that thread stays.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := s.inside(p.cmd.Start)
@@ -53,7 +53,7 @@ func (s *Server) launch(name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// kill ends the process, also one that is halted.
+// kill ends the process, also if it is halted.
 func (p *process) kill() error {
 	if p == nil {
 		return nil
@@ -65,7 +65,7 @@ func (p *process) kill() error {
 	return nil
 }
 
-// tail is the end of the log.
+// tail returns the end of the log.
 func (p *process) tail() string {
 	b, _ := os.ReadFile(p.log)
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")

@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/kubernetes"
 )
 
-// proxies are kube-proxy on every node.
+// proxies are the kube-proxy processes of all nodes.
 type proxies struct {
 	nodes  *nodes
 	mode   string
@@ -26,18 +26,18 @@ type proxies struct {
 	all    []*kubeProxy
 }
 
-// kubeProxy is the real one, on one node.
+// kubeProxy is a real kube-proxy on one node.
 type kubeProxy struct {
 	node  *cluster.Node
 	cmd   *exec.Cmd
 	ended chan struct{} // closed
 }
 
-// podRanges are those of all nodes, as a flag of kube-proxy.
+// podRanges returns the pod ranges of all nodes as a flag of kube-proxy.
 const podRanges = "10.244.0.0/16,fd44::/48"
 
-// proxyConfig has no limits of connection tracking, which are the machine's, and
-// writes what has changed at once.
+// proxyConfig sets no limits of connection tracking, which would change the machine, and writes changes
+// immediately.
 const proxyConfig = `
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -51,8 +51,8 @@ iptables: {minSyncPeriod: 50ms, localhostNodePorts: false}
 nftables: {minSyncPeriod: 50ms}
 `
 
-// startProxies starts kube-proxy in a mode on every node; it ends with the test.
-// What it did in another mode is its own to clean up.
+// startProxies starts kube-proxy in a mode on every node; it ends with the test. kube-proxy cleans up the rules
+// of another mode.
 func (n *nodes) startProxies(t *testing.T, mode string) *proxies {
 	t.Helper()
 	for _, program := range []string{"nft", "iptables", "ip6tables"} {
@@ -89,7 +89,7 @@ func (p *proxies) start() {
 	}
 }
 
-// stop ends them; their rules stay.
+// stop ends all kube-proxies; their rules stay.
 func (p *proxies) stop() {
 	for _, k := range p.all {
 		k.cmd.Process.Kill() // an error means that it has ended
@@ -98,16 +98,16 @@ func (p *proxies) stop() {
 	p.all = nil
 }
 
-// restart ends them without a chance to do anything, and starts them again.
+// restart ends all kube-proxies by SIGKILL, and starts them again.
 func (p *proxies) restart() {
 	p.nodes.t.Helper()
 	p.stop()
 	p.start()
-	time.Sleep(time.Second) // the first thing it does is to write everything
+	time.Sleep(time.Second) // kube-proxy first writes all rules
 	p.alive()
 }
 
-// alive fails the test if one of them has given up.
+// alive fails the test if a kube-proxy has ended.
 func (p *proxies) alive() {
 	p.nodes.t.Helper()
 	for i, k := range p.all {

@@ -81,8 +81,7 @@ func read(t *testing.T, kubeconfig string, change func(*watch.APIConfig)) *follo
 	return follow(t, source)
 }
 
-// The role that is shipped is enough to read, and what is read is what the
-// same objects in a file say.
+// The role of the release is enough to read. The result equals that of the same objects in a file.
 func TestReadWithShippedRole(t *testing.T) {
 	s := running(t)
 	apply(t, s, shop)
@@ -112,8 +111,8 @@ func TestReadWithShippedRole(t *testing.T) {
 	})
 }
 
-// An account without the role learns which right is missing, and nothing is
-// published: without policies everything would be allowed.
+// An account without the role gets an error that names the missing right. Nothing is published: without policies
+// everything would be allowed.
 func TestReadForbidden(t *testing.T) {
 	s := running(t)
 	f := read(t, account(t, s, "nobody"), nil)

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// reportWorld has a Windows node without IPv6. The policies with an IPv6 network
-// cannot be exact there, and one asks for domain names, which no node follows.
+// reportWorld has a Windows node without IPv6. The policies with an IPv6 network cannot be exact there. One
+// policy uses domain names, which no node supports.
 const reportWorld = `
 apiVersion: v1
 kind: Node
@@ -71,9 +71,9 @@ spec: {tier: Admin, priority: 2, subject: {namespaces: {}}, egress: [{action: De
 `, network)
 }
 
-// What a node does not enforce exactly is on the policies' status and in events,
-// once however often the agent starts, and gone when the policy is edited. The
-// agent is that of a Windows node, with the roles that are shipped.
+// Constructs that a node cannot enforce exactly appear in the status of policies and in events: once, also after
+// restarts of the agent, until the policy is corrected. The agent is that of a Windows node, with the roles of
+// the release.
 func TestReport(t *testing.T) {
 	s := running(t)
 	ctx := context.Background()
@@ -102,11 +102,11 @@ func TestReport(t *testing.T) {
 		t.Errorf("exact: %v", c)
 	}
 
-	// Again from the start: nothing is said twice, nothing written.
+	// A restart repeats no report and writes nothing.
 	node.stop(t)
 	before := s.condition(t, "ClusterNetworkPolicy six", onWindows)
 	node = startWindows(t, bin, kubeconfig)
-	node.reported(t) // the Node's condition has been looked at: the rest too, as it costs less
+	node.reported(t) // the reporter has read the condition of the Node, and before it all others
 	time.Sleep(2 * time.Second)
 	after := s.condition(t, "ClusterNetworkPolicy six", onWindows)
 	if fmt.Sprint(after) != fmt.Sprint(before) {
@@ -117,7 +117,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("%v conditions written after a restart", n)
 	}
 
-	// Edited: said no longer. And worse again: said again.
+	// A corrected policy has no report. When it is inexact again, the report returns.
 	if err := s.Apply(ctx, sixPolicy("192.0.2.0/24")); err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +131,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Without the right to write, the agent goes on; what it could not write is
-// counted, and written when it may.
+// Without write access the agent continues. It counts failed writes, and repeats them when it has access.
 func TestReportForbidden(t *testing.T) {
 	s := running(t)
 	apply(t, s, reportWorld)
@@ -199,7 +198,7 @@ func (s *Server) untilCondition(t *testing.T, object, kind string, ok func(map[s
 	}
 }
 
-// untilEvents waits until an object has a number of events that are Isthmus's.
+// untilEvents waits until an object has a number of events of Isthmus.
 func (s *Server) untilEvents(t *testing.T, namespace, kind, name string, want int) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(s.RESTConfig())
@@ -300,7 +299,7 @@ func (n *windowsNode) stop(t *testing.T) {
 	}
 }
 
-// reported waits until the reporter has looked at the Node.
+// reported waits until the reporter has read the Node.
 func (n *windowsNode) reported(t *testing.T) {
 	t.Helper()
 	n.until(t, "a report", func() bool { return n.metric(t, `isthmus_report_requests_total{result="ok",what="node"}`) > 0 })

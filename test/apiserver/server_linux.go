@@ -23,9 +23,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// Config says where an API server runs.
+// Config configures an API server.
 type Config struct {
-	// Address is what it listens on; 127.0.0.1 if it is not valid.
+	// Address is the address of the listener; 127.0.0.1 if it is not valid.
 	Address netip.Addr
 	// NS is the network namespace of the processes; nil for that of the caller.
 	NS *netns.NS
@@ -37,7 +37,7 @@ type Server struct {
 	dir  string
 	bin  string
 	keys credentials
-	// client speaks for the administrator.
+	// client has the rights of the administrator.
 	client *http.Client
 	etcd   *process
 	api    *front
@@ -52,9 +52,8 @@ type front struct {
 	port int
 }
 
-// Start makes sure that the programs are there, starts them, and returns when
-// the API server is ready and serves the cluster-wide policies. It writes to out
-// what takes long.
+// Start builds the programs if needed, starts them, and returns when the API server is ready and serves the
+// cluster-wide policies. It reports slow steps to out.
 func Start(ctx context.Context, cfg Config, out io.Writer) (*Server, error) {
 	bin, err := kubernetes.Build(ctx, out, "etcd", "kube-apiserver")
 	if err != nil {
@@ -88,7 +87,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	}
 	s.api = &front{port: ports[0]}
 	client, peer := "http://"+s.hostPort(ports[1]), "http://"+s.hostPort(ports[2])
-	// One member on data that no test needs later: elect at once, wait for no disk.
+	// A single member with temporary data: elect immediately, and do not wait for the disk.
 	s.etcd, err = s.launch("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
 		"--heartbeat-interval", "10", "--election-timeout", "100", "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--quota-backend-bytes", "4294967296")
@@ -100,7 +99,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 		"--cert-dir=" + s.dir, "--token-auth-file=" + s.keys.tokens, "--authorization-mode=RBAC", "--profiling=false",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + s.keys.key,
 		"--service-account-signing-key-file=" + s.keys.key, "--service-cluster-ip-range=10.96.0.0/16,fd96::/108",
-		// As every installer of clusters sets it; HostProcess containers need it, too.
+		// All installers of clusters set this, and HostProcess containers need it.
 		"--allow-privileged=true",
 		// No Endpoints with a loopback address; no service account that a controller would have to make.
 		"--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount"}
@@ -125,18 +124,18 @@ func (s *Server) inside(f func() error) error {
 	return s.cfg.NS.Do(f)
 }
 
-// patience is how long a program may take to start on a busy machine.
+// patience bounds the time that a program needs to start on a busy machine.
 const patience = 2 * time.Minute
 
-// StartAPI starts kube-apiserver and waits until it is ready. It is called
-// again after KillAPI, perhaps with more flags.
+// StartAPI starts kube-apiserver and waits until it is ready. Call it again after KillAPI, optionally with more
+// flags.
 func (s *Server) StartAPI(ctx context.Context, flags ...string) error {
 	return s.run(ctx, s.api, flags)
 }
 
-// OpenSide starts another API server over the same etcd and waits until it is
-// ready. While it runs the methods of Server speak to it, so that objects can
-// be changed when the first does not answer; kubeconfig files name the first.
+// OpenSide starts another API server over the same etcd and waits until it is ready. While it runs, the methods
+// of Server use it, so that objects can be changed when the first does not answer. Kubeconfig files name the
+// first.
 func (s *Server) OpenSide(ctx context.Context) error {
 	var ports []int
 	if err := s.inside(func() (err error) { ports, err = freePorts(s.cfg.Address, 1); return err }); err != nil {
@@ -146,7 +145,7 @@ func (s *Server) OpenSide(ctx context.Context) error {
 	return s.run(ctx, s.side, nil)
 }
 
-// CloseSide ends what OpenSide started.
+// CloseSide ends the API server of OpenSide.
 func (s *Server) CloseSide() error {
 	side := s.side
 	s.side = nil
@@ -198,12 +197,10 @@ func (s *Server) ready(ctx context.Context, port int) error {
 	return nil
 }
 
-// KillAPI ends kube-apiserver without a chance to say goodbye. etcd and the
-// data stay.
+// KillAPI ends kube-apiserver by SIGKILL. etcd and the data stay.
 func (s *Server) KillAPI() error { return s.api.kill() }
 
-// Halt makes kube-apiserver stop answering without closing anything, until
-// Continue.
+// Halt stops kube-apiserver (SIGSTOP) until Continue: it answers no more, but its connections stay open.
 func (s *Server) Halt() error { return s.api.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Continue ends Halt.
@@ -218,7 +215,7 @@ func (s *Server) Close() error {
 	return errors.Join(append(errs, s.etcd.kill(), os.RemoveAll(s.dir))...)
 }
 
-// Dir is a directory for files beside the server's own; it goes with the server.
+// Dir is a directory for further files; Close removes it.
 func (s *Server) Dir() string { return s.dir }
 
 func freePorts(at netip.Addr, n int) (ports []int, err error) {
@@ -227,7 +224,7 @@ func freePorts(at netip.Addr, n int) (ports []int, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}
-		defer l.Close() // all are held until all are found
+		defer l.Close() // all listeners stay open until all ports are found
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil

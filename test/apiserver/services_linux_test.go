@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// shopfront is two nodes with Services of every kind, and all that calls them.
+// shopfront holds two nodes with Services of every kind, and all their clients.
 type shopfront struct {
 	*nodes
 	kube     *proxies
@@ -23,7 +23,7 @@ type shopfront struct {
 	clients  []client
 	calls    []*call
 
-	tally // of all judgements so far
+	tally // of all calls so far
 }
 
 const (
@@ -31,10 +31,9 @@ const (
 	hostPort = 9090
 )
 
-// TestServices compares what becomes of flows to Services, which the real
-// kube-proxy translates, with what the reference says of client and backend.
-// Nodes reach each other by the routes of their agents, or on segments of their
-// own by VXLAN.
+// TestServices compares the results of flows to Services, which the real kube-proxy translates, with the verdicts
+// of the reference for client and backend. Nodes reach each other by the routes of their agents, or on separate
+// segments by VXLAN.
 func TestServices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs kube-apiserver and no -short: make test-api builds it and runs this")
@@ -63,7 +62,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// tally counts what was compared.
+// tally counts comparisons.
 type tally struct{ proxies, flows, allowed, denied, differ int }
 
 func (t *tally) add(o tally) {
@@ -74,7 +73,7 @@ func (t *tally) add(o tally) {
 	t.differ += o.differ
 }
 
-// trade judges everything with kube-proxy in a mode.
+// trade tests all calls with kube-proxy in one mode.
 func (s *shopfront) trade(mode string) {
 	t := s.t
 	t.Helper()
@@ -153,7 +152,7 @@ func (s *shopfront) writeServices() {
 	add("world", 0, false, "world")
 	add("port-both", 30080, false, "near", "far")
 	add("port-near", 30081, true, "near")
-	// The API server is behind a Service that it makes itself, without backends here.
+	// The API server creates its Service itself. Here it has no backends.
 	api := s.server.api.port
 	_, addresses := s.cluster.Outside()
 	manifests += fmt.Sprintf("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}, "+
@@ -168,7 +167,7 @@ func (s *shopfront) writeServices() {
 	}
 }
 
-// names are those of the nodes.
+// names returns the names of the nodes.
 func (s *shopfront) names() (all []string) {
 	for _, n := range s.cluster.Nodes {
 		all = append(all, n.Name)
@@ -176,9 +175,8 @@ func (s *shopfront) names() (all []string) {
 	return all
 }
 
-// addCalls adds the calls of a client in its family. A Service that keeps
-// sources is not called by the port of another node from within the cluster:
-// its answers would go past that node.
+// addCalls adds the calls of a client in its family. The test does not call a Service that preserves sources
+// through the port of another node from within the cluster: its answers would bypass that node.
 func (s *shopfront) addCalls(c client, svc *service) {
 	v6 := c.from.Is6()
 	for _, p := range svc.protocols {
@@ -202,8 +200,8 @@ func (s *shopfront) addCalls(c client, svc *service) {
 	}
 }
 
-// serving waits until kube-proxy has written everything: without a policy
-// every call is answered, but for those that it answers on one node only.
+// serving waits until kube-proxy has written all rules: without a policy every call is answered, except those
+// that it answers on one node only.
 func (s *shopfront) serving() {
 	s.t.Helper()
 	s.settle()
@@ -239,7 +237,7 @@ func (c *call) ask(patience time.Duration) (answer, error) {
 	return c.from.ask(c.protocol, c.at, patience)
 }
 
-// each calls f for many at once.
+// each calls f concurrently.
 func each(calls []*call, f func(*call)) {
 	var running sync.WaitGroup
 	slots := make(chan struct{}, 64)
@@ -253,7 +251,7 @@ func each(calls []*call, f func(*call)) {
 	running.Wait()
 }
 
-// judge makes every call under what was written last.
+// judge makes every call, and compares it with the last written objects.
 func (s *shopfront) judge(name string) {
 	s.t.Helper()
 	s.settle()
@@ -271,7 +269,7 @@ func (s *shopfront) judge(name string) {
 	})
 }
 
-// count notes a judgement, and whether it was about something allowed.
+// count counts a comparison, and whether its flow is allowed.
 func (s *shopfront) count(ok, allowed bool) {
 	s.flows++
 	if allowed {
@@ -284,12 +282,11 @@ func (s *shopfront) count(ok, allowed bool) {
 	}
 }
 
-// Tries of one call: enough that kube-proxy chooses each backend.
+// The number of attempts of one call: enough for kube-proxy to choose each backend.
 const tries = 40
 
-// try calls until every backend that may answer has, and as often as there are
-// backends that may not, silence. The machine may be busy: silence that was not
-// expected is listened to for longer.
+// try repeats a call until every allowed backend has answered, and denied backends were silent as often as
+// expected. If an expected answer does not arrive it waits longer, because the machine may be busy.
 func (c *call) try(w want) error {
 	heard := make(map[string]bool)
 	silent := 0

@@ -7,13 +7,13 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// Names of the devices that ports lead to.
+// Names of the devices behind ports.
 const (
 	podDevice  = "eth0"
 	hostDevice = "vEthernet"
 )
 
-// underlay takes the VXLAN port of this process's namespace.
+// underlay opens the VXLAN port of this process's namespace.
 func (h *Host) underlay() (vfp.Underlay, error) { return vfp.OpenUnderlay(nil, h.sw) }
 
 // open makes the device of a port: the host's in this process's namespace.

@@ -15,17 +15,16 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 )
 
-// On Windows the switch sees packets before the host's own stack. Here the kernel
-// is first: what is for ports of the node that the switch translates is routed to
-// the host's device, by rules before that of local addresses.
+// On Windows the switch sees packets before the stack of the host. Here the kernel comes first: rules before that
+// of local addresses route packets for translated ports of the node to the device of the host.
 const (
 	divertTable   = 7400
 	divertFirst   = 900
 	localPriority = 1000
 )
 
-// divert makes the kernel of this process's namespace give packets for ports of
-// the node to the switch. There are no rules while no port is translated.
+// divert makes the kernel pass packets for translated ports of the node to the switch. It adds no rules while no
+// port is translated.
 func (h *Host) divert(ports []nodePorts) error {
 	if !h.node[0].Is4() {
 		return nil
@@ -75,7 +74,7 @@ func (h *Host) divert(ports []nodePorts) error {
 	return nil
 }
 
-// moveLocal puts the rule of local addresses behind others.
+// moveLocal moves the rule of local addresses after the others.
 func moveLocal() error {
 	r := netlink.NewRule()
 	r.Family, r.Table, r.Priority = netlink.FAMILY_V4, unix.RT_TABLE_LOCAL, localPriority
@@ -87,8 +86,8 @@ func moveLocal() error {
 	return netlink.RuleDel(first)
 }
 
-// receive leads the diverted to the host's device, and lets what the switch sends
-// with the node's own address in.
+// receive routes diverted packets to the device of the host, and accepts packets of the switch with the address
+// of the node.
 func (h *Host) receive() error {
 	device, err := netlink.LinkByName(hostDevice)
 	if err != nil {
@@ -100,12 +99,12 @@ func (h *Host) receive() error {
 			return err
 		}
 	}
-	// As on Windows, the node's own connections get other ports than those of NAT.
+	// As on Windows, connections of the node use other ports than NAT.
 	reserved := fmt.Sprintf("%d-%d", vfp.FirstNATPort, vfp.LastNATPort)
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte(reserved), 0); err != nil {
 		return err
 	}
-	// The switch takes every frame, whatever its destination.
+	// The switch accepts every frame, regardless of its destination.
 	next := &netlink.Neigh{LinkIndex: device.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
 		IP: h.node[0].AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 	route := &netlink.Route{LinkIndex: device.Attrs().Index, Table: divertTable, Dst: hostNet(h.node[0].AsSlice()), Scope: netlink.SCOPE_LINK}

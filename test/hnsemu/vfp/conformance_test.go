@@ -24,18 +24,18 @@ import (
 
 var ctx = context.Background()
 
-// node is a Windows node: what its HNS holds, and the ports that follow from it.
+// node is a Windows node: the objects of its HNS, and the ports that follow from them.
 type node struct {
 	store     *hnstest.Fake
 	network   string
 	ruleset   *acl.Ruleset
 	endpoints map[model.EndpointID]string // ids in HNS
 	specs     []vfp.Spec
-	// facts decide by what is known of HNS, by id in HNS.
+	// facts decide by the documented facts about HNS, by id in HNS.
 	facts map[string]*facts.Port
 }
 
-// newNode makes a network that takes any address, and the host's port.
+// newNode makes a network that accepts any address, and the port of the host.
 func newNode(t *testing.T, v hns.Version) *node {
 	t.Helper()
 	prefixes := [][2]string{{"0.0.0.0/1", "0.0.0.1"}, {"128.0.0.0/1", "128.0.0.1"}}
@@ -66,8 +66,8 @@ func newNode(t *testing.T, v hns.Version) *node {
 	return n
 }
 
-// without leaves out addresses that belong to another pod, and endpoints that
-// have no other: HNS gives no address twice.
+// without removes addresses that belong to another pod, and endpoints without other addresses: HNS assigns no
+// address twice.
 func without(s *model.State, owners model.Owners) *model.State {
 	c := *s
 	c.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState)
@@ -80,8 +80,7 @@ func without(s *model.State, owners model.Owners) *model.State {
 	return &c
 }
 
-// apply writes what a State needs, sets first, through a store that refuses what
-// HNS refuses.
+// apply writes the sets and ACLs of a State, sets first, to a store that refuses what HNS refuses.
 func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 	t.Helper()
 	options := acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack)}.Defaults()
@@ -107,7 +106,7 @@ func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 			t.Fatal(err)
 		}
 	}
-	for id, endpoint := range n.endpoints { // another pod may have the address now
+	for id, endpoint := range n.endpoints { // another pod may now have the address
 		if err := n.store.DeleteEndpoint(ctx, endpoint); err != nil {
 			t.Fatal(err)
 		}
@@ -129,8 +128,7 @@ func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 	n.read(t)
 }
 
-// read gives the policies of every endpoint, as the store holds them, to an
-// evaluator that shares no code with the switch.
+// read passes the policies of every endpoint in the store to an evaluator that shares no code with the switch.
 func (n *node) read(t *testing.T) {
 	t.Helper()
 	network, err := n.store.Network(ctx, n.network)
@@ -149,7 +147,7 @@ func (n *node) read(t *testing.T) {
 	}
 }
 
-// raw is the JSON of policies.
+// raw returns policies as JSON.
 func raw(t *testing.T, policies []hns.Policy) []json.RawMessage {
 	t.Helper()
 	var all []json.RawMessage
@@ -181,16 +179,16 @@ func (n *node) attach(t *testing.T, v hns.Version, id model.EndpointID, ips []ne
 	n.endpoints[id] = made.ID
 }
 
-// mailbox is a device that remembers that a frame came.
+// mailbox is a device that records that a frame arrived.
 type mailbox struct {
 	id  string
-	got *string // the port that took the last frame
+	got *string // the port that received the last frame
 }
 
 func (m mailbox) Write(frame []byte) (int, error) { *m.got = m.id; return len(frame), nil }
 func (mailbox) Close() error                      { return nil }
 
-// segment is the switches of all nodes, with everything between them.
+// segment holds the switches of all nodes, and the network between them.
 type segment struct {
 	switches map[string]*vfp.Switch
 	hosts    map[string]string // ids of the hosts' ports
@@ -216,7 +214,7 @@ func newSegment(t *testing.T, nodes map[string]*node, o vfp.Options) *segment {
 	return s
 }
 
-// place is the port of a pod; without a node it is outside.
+// place is the port of a pod; without a node it is outside the cluster.
 type place struct{ node, port string }
 
 // send carries a packet from one port to another and reports whether it arrived.
@@ -234,8 +232,8 @@ func (s *segment) send(w wire, from, to place) bool {
 	return s.got == to.port
 }
 
-// conformance counts what was compared. facts are flows that were also decided by
-// what is known of HNS, without code of windows/hns.
+// conformance counts comparisons. facts are flows that were also decided by the documented facts about HNS,
+// without code of windows/hns.
 type conformance struct{ cases, packets, verdicts, differ, facts int }
 
 // TestConformance sends the packets of every flow of every case, and the answers
@@ -304,7 +302,7 @@ func (c *conformance) run(t *testing.T, one *corpus.Case, v hns.Version, reading
 	}
 }
 
-// asked reports whether a packet of the flow passes a port.
+// asked reports whether a port evaluates a packet of the flow.
 func asked(f corpus.Flow, v hns.Version, from, to place) bool {
 	switch {
 	case f.Src == f.Dst, from.node == "" && to.node == "": // passes no port
@@ -314,10 +312,10 @@ func asked(f corpus.Flow, v hns.Version, from, to place) bool {
 	case f.Src.Is6() && !v.Supports(hns.DualStack):
 		return false
 	}
-	return from != to // a pod's other address
+	return from != to // the other address of the pod
 }
 
-// byTheFacts decides a flow at both ends by what is known of HNS.
+// byTheFacts decides a flow at both ends by the documented facts about HNS.
 func (c *conformance) byTheFacts(t *testing.T, nodes map[string]*node, f corpus.Flow, v hns.Version, places map[netip.Addr]place, where string) {
 	t.Helper()
 	from, to := places[f.Src], places[f.Dst]

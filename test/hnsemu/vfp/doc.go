@@ -5,10 +5,10 @@
 // the endpoint's ACLs in both directions, and keeps the state that lets replies
 // pass. hns.Rules decides; a Trace names the rule.
 //
-// What is not documented is a setting of Options. Devices connect ports to
-// network namespaces (Linux), or to whatever a test wants to see. A Tunnel takes
-// what is for other nodes to them by VXLAN; the node itself has no part in it.
+// Options sets the behaviour that is not documented. Devices connect ports to network namespaces (Linux), or to
+// recorders of a test. A Tunnel sends packets for pods of other nodes by VXLAN; the host stack of the node is not
+// involved.
 //
-// TCP and UDP are translated as OutBoundNAT, port mappings and load balancers say;
-// fragments and ICMP errors are not. It is what is written about VFP, not VFP.
+// It translates TCP and UDP by OutBoundNAT, port mappings and load balancers, but not fragments and ICMP errors.
+// It implements public descriptions of VFP, and proves nothing about VFP itself.
 package vfp

@@ -30,12 +30,11 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// machine is a node on the underlay: its namespace, and that of its one pod,
-// which on Linux is the node's own.
+// machine is a node on the underlay: its namespace, and that of its single pod. On Linux both are the same.
 type machine struct {
 	name     string
 	os       model.OS
-	number   byte // of its addresses
+	number   byte // the number in its addresses
 	ns, pod  *netns.NS
 	backend  *windows.Backend
 	store    *hnstest.Fake
@@ -49,7 +48,7 @@ func (m *machine) cidr() netip.Prefix {
 }
 func (m *machine) podIP() netip.Addr { return netip.AddrFrom4([4]byte{10, 244, m.number, 7}) }
 
-// vtep is what the node says of its tunnels' end.
+// vtep is the tunnel endpoint that the node announces.
 func (m *machine) vtep() model.MAC {
 	if m.os == model.Windows {
 		return model.MAC{0x00, 0x15, 0x5d, 0x7a, 0x11, m.number}
@@ -76,8 +75,8 @@ func (m *machine) plug(t *testing.T, segment *netns.NS) {
 	})
 }
 
-// tunnel makes a Linux node reach the pods of others by a VXLAN device with
-// static entries, and gives it its pod's address.
+// tunnel gives a Linux node a VXLAN device with static entries for the pods of other nodes, and the address of
+// its pod.
 func (m *machine) tunnel(t *testing.T, peers []*machine) {
 	t.Helper()
 	m.pod = m.ns
@@ -133,7 +132,7 @@ func (m *machine) windows(t *testing.T, v hns.Version) {
 	}
 }
 
-// enforce puts the cluster's policies in force and moves packets by them.
+// enforce applies the policies of the cluster to the switch.
 func (m *machine) enforce(t *testing.T, s *model.Snapshot) {
 	t.Helper()
 	state, _ := compile.Once(compile.Input{Snapshot: s, Node: m.name,
@@ -181,9 +180,8 @@ func snapshotOf(ring []*machine) *model.Snapshot {
 	return model.MakeSnapshot([]*model.Namespace{model.NewNamespace("shop", nil)}, nodes, pods, policies)
 }
 
-// TestOverlayBetweenSystems connects a Linux node, with the kernel's VXLAN, and
-// two emulated Windows nodes. Every pod tries every other by TCP and UDP on two
-// ports; what passes is what the policies of the receiver say.
+// TestOverlayBetweenSystems connects a Linux node, with the kernel's VXLAN, and two emulated Windows nodes. Every
+// pod opens flows to every other by TCP and UDP on two ports. The policies of the receiver decide.
 func TestOverlayBetweenSystems(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make network namespaces")
@@ -244,7 +242,7 @@ func TestOverlayBetweenSystems(t *testing.T) {
 	large(t, ring[0], ring[1])
 }
 
-// large sends as much as fits into many full packets, both ways.
+// large sends many full packets in both directions.
 func large(t *testing.T, server, client *machine) {
 	t.Helper()
 	c, err := traffic.Flow{NS: client.pod, From: client.podIP(), To: netip.AddrPortFrom(server.podIP(), 80), Protocol: model.TCP}.Dial(ctx, patience)
@@ -254,12 +252,12 @@ func large(t *testing.T, server, client *machine) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(10 * time.Second))
 	text := make([]byte, 200_000)
-	go c.Write(text) // ends with the connection
+	go c.Write(text) // ends when the connection is closed
 	if n, err := io.ReadFull(c, make([]byte, len(text))); err != nil {
 		t.Errorf("%s to %s: %d of %d bytes came back: %v", client.name, server.name, n, len(text), err)
 	}
 }
 
-// patience is how long an answer may take on a busy machine; what is denied is never
-// answered. All tries run at once, so the test takes as long only once.
+// patience is the timeout for an answer on a busy machine. Denied flows always reach it, but all attempts run
+// concurrently.
 const patience = 5 * time.Second

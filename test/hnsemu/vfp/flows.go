@@ -9,24 +9,24 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// flowKey names a flow as the port sees it, whichever way a packet goes.
+// flowKey names a flow from the perspective of the port. It is the same for both directions.
 type flowKey struct {
 	local, remote         netip.Addr
 	localPort, remotePort uint16
 	protocol              uint8
 }
 
-// flow is one that the rules have let pass.
+// flow is a flow that the rules allowed.
 type flow struct {
 	opened     hns.Direction // the direction of its first packet
-	generation uint64        // of the rules that let it pass
+	generation uint64        // of the rules that allowed it
 	seen       time.Time
 }
 
-// idle is how long HNS keeps a flow without packets.
+// idle is the time after which HNS removes a flow without packets.
 const idle = 240 * time.Second
 
-// maxFlows bounds the flows of a port before idle ones are looked for.
+// maxFlows is the number of flows of a port at which the switch starts to remove idle ones.
 const maxFlows = 1 << 16
 
 // keyOf returns the name of a packet's flow.
@@ -44,17 +44,17 @@ type fragmentKey struct {
 	protocol uint8
 }
 
-// state is the memory of a port.
+// state holds the flows and fragments of a port.
 type state struct {
 	flows     map[flowKey]*flow
-	fragments map[fragmentKey]time.Time // of packets that were let pass
+	fragments map[fragmentKey]time.Time // of allowed packets
 }
 
 func newState() state {
 	return state{flows: make(map[flowKey]*flow), fragments: make(map[fragmentKey]time.Time)}
 }
 
-// find returns the flow if it is still known.
+// find returns the flow if it has not expired.
 func (s *state) find(k flowKey, now time.Time) *flow {
 	f := s.flows[k]
 	if f == nil {
@@ -67,7 +67,7 @@ func (s *state) find(k flowKey, now time.Time) *flow {
 	return f
 }
 
-// tidy forgets what is idle once there is much of it.
+// tidy removes idle entries once there are many.
 func (s *state) tidy(now time.Time) {
 	if len(s.flows) >= maxFlows {
 		for k, f := range s.flows {
@@ -85,5 +85,5 @@ func (s *state) tidy(now time.Time) {
 	}
 }
 
-// fragmentLife is how long the fragments of a packet may be on their way.
+// fragmentLife bounds the time between the fragments of a packet.
 const fragmentLife = 30 * time.Second

@@ -21,7 +21,7 @@ func (w wire) back() wire {
 	return wire{w.dst, w.src, w.protocol, w.dstPort, w.srcPort, !w.reply}
 }
 
-// frame makes an Ethernet frame; hardware addresses are left to the switch.
+// frame makes an Ethernet frame; the switch sets the MAC addresses.
 func (w wire) frame() []byte {
 	b := make([]byte, 14, 14+40+20)
 	payload := w.payload()

@@ -30,9 +30,8 @@ const (
 	ndSolicited    = 0x60000000 // solicited, override
 )
 
-// neighbour answers ARP and neighbour solicitations as a proxy for the port that has
-// the address, or for the host, which routes. Nothing is flooded. It returns nil for
-// other frames.
+// neighbour answers ARP and neighbour solicitations as a proxy for the port that has the address, or for the
+// host, which routes. The switch never floods. It returns nil for other frames.
 func (s *Switch) neighbour(from *port, frame []byte) []byte {
 	if len(frame) < etherHeader {
 		return nil
@@ -52,7 +51,7 @@ func (s *Switch) neighbour(from *port, frame []byte) []byte {
 		}
 		wanted := netip.AddrFrom16([16]byte(frame[ndTarget:]))
 		source := netip.AddrFrom16([16]byte(frame[etherHeader+8:]))
-		if mac := s.whoHas(from, wanted); mac != nil && !source.IsUnspecified() { // else it looks for a duplicate of itself
+		if mac := s.whoHas(from, wanted); mac != nil && !source.IsUnspecified() { // otherwise the sender probes for a duplicate address
 			return ndAnswer(frame, mac, wanted, source)
 		}
 	}
@@ -105,7 +104,7 @@ func ndAnswer(question []byte, mac net.HardwareAddr, wanted, asker netip.Addr) [
 	return answer
 }
 
-// icmpv6Sum is the checksum of an ICMPv6 packet whose own field is 0.
+// icmpv6Sum returns the checksum of an ICMPv6 packet whose checksum field is 0.
 func icmpv6Sum(ip []byte) uint16 {
 	sum := uint32(protoICMPv6) + uint32(len(ip)-ipv6Header)
 	for i := 8; i < len(ip); i += 2 { // both addresses and what follows them

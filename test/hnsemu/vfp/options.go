@@ -9,39 +9,38 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// ChangeReading says what a change of an endpoint's ACLs does to its flows.
+// ChangeReading selects the effect of changed ACLs on the flows of an endpoint.
 type ChangeReading uint8
 
-// Reports exist for the last; the first two are what one could expect.
+// Users have reported the last reading; the first two are the behaviour that one would expect.
 const (
-	// FlowsStay: flows that were let pass go on.
+	// FlowsStay: allowed flows continue.
 	FlowsStay ChangeReading = iota
-	// FlowsDecidedAgain: the next packet of each asks the new rules about the
-	// flow's first packet.
+	// FlowsDecidedAgain: at the next packet of each flow the new rules decide its first packet again.
 	FlowsDecidedAgain
 	// FlowsForgotten: every packet is the first of a flow again, so that replies
 	// need a rule and live connections may break.
 	FlowsForgotten
 )
 
-// Options are the choices where VFP is not documented.
+// Options select the behaviour of VFP where it is not documented.
 type Options struct {
-	// Rules is how ACLs are read.
+	// Rules is the reading of ACLs.
 	Rules hns.Reading
-	// Change is what happens to flows.
+	// Change is the effect of changed ACLs on flows.
 	Change ChangeReading
-	// DropICMPErrors makes ICMP errors about flows that pass need a rule.
+	// DropICMPErrors requires a rule for ICMP errors about allowed flows.
 	DropICMPErrors bool
-	// ACLSeesVIP puts the ACLs before the load balancers of DSR: they see the
-	// service's address instead of the pod's.
+	// ACLSeesVIP evaluates ACLs before the load balancers of DSR: they see the address of the Service instead of
+	// that of the pod.
 	ACLSeesVIP bool
-	// NATAnswers makes OutBoundNAT translate answers to flows that came in, too.
+	// NATAnswers makes OutBoundNAT also translate answers to inbound flows.
 	NATAnswers bool
 	// Now is the clock; nil for the system's.
 	Now func() time.Time
 }
 
-// String names the options in one word.
+// String returns the options as one word.
 func (o Options) String() string {
 	return fmt.Sprintf("%s,change=%s,icmp-errors=%t", o.Rules, [...]string{"stay", "again", "forgotten"}[o.Change], !o.DropICMPErrors)
 }

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// Numbers of the protocols that are looked into.
+// Numbers of the protocols that the switch parses.
 const (
 	etherIPv4 = 0x0800
 	etherARP  = 0x0806
@@ -26,19 +26,18 @@ const (
 	ipv6Header  = 40
 )
 
-// packet is what is decided by of a frame. Numbers are in host order.
+// packet holds the fields of a frame that decide. Numbers are in host order.
 type packet struct {
 	src, dst         netip.Addr
 	protocol         uint8
-	srcPort, dstPort uint16 // of ICMP echo both are its identifier
-	// fragment tells packets that belong together; later means that the ports
-	// are in another one.
+	srcPort, dstPort uint16 // both are the identifier of an ICMP echo message
+	// fragment identifies the fragments of one packet; later means that another fragment has the ports.
 	fragment uint32
 	first    bool // the first of several fragments
 	later    bool
-	// cut tells that the header of TCP or UDP is not complete.
+	// cut is true if the header of TCP or UDP is not complete.
 	cut bool
-	// quoted is the packet that an ICMP error is about.
+	// quoted is the packet that an ICMP error quotes.
 	quoted *packet
 }
 
@@ -61,7 +60,7 @@ func parseFrame(frame []byte) (packet, error) {
 	return packet{}, errNotIP
 }
 
-// parseIPv4 reads a packet; what an ICMP error quotes only if asked.
+// parseIPv4 parses a packet. It parses the packet that an ICMP error quotes only on request.
 func parseIPv4(b []byte, quotes bool) (packet, error) {
 	if len(b) < ipv4Header || b[0]>>4 != 4 {
 		return packet{}, errShort
@@ -113,7 +112,7 @@ func parseIPv6(b []byte, quotes bool) (packet, error) {
 	return p, nil
 }
 
-// ports reads what follows the IP headers.
+// ports parses the part after the IP headers.
 func (p *packet) ports(b []byte, quotes bool) error {
 	if p.later {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Spec says what a port should be.
+// Spec describes a port.
 type Spec struct {
 	// ID is the endpoint's GUID, Name its name.
 	ID, Name  string
@@ -22,21 +22,20 @@ type Spec struct {
 	// Host is the port of the node itself, which receives packets for unknown
 	// destinations. It has no ACLs.
 	Host bool
-	// NetNS is the file of the namespace that the port leads to.
+	// NetNS is the file of the namespace behind the port.
 	NetNS string
 	MTU   int
-	// NAT and Mappings are what of its packets is translated.
+	// NAT and Mappings translate its packets.
 	NAT      []NAT
 	Mappings []Mapping
-	// Rules are in force; Revision is equal for equal rules. With Broken nothing
-	// passes, and it says why.
+	// Rules are in force; equal rules have equal Revisions. If Broken is set, nothing passes, and it describes
+	// the reason.
 	Rules    *hns.Rules
 	Revision string
 	Broken   error
 }
 
-// Device is what is behind a port. Write gives it a frame, which it must not
-// keep.
+// Device is the device behind a port. Write passes it a frame, which it must not keep.
 type Device interface {
 	Write(frame []byte) (int, error)
 	Close() error
@@ -49,22 +48,21 @@ type port struct {
 	mac      net.HardwareAddr
 	device   Device
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	spec       Spec
 	generation uint64
 	state      state
-	counters   map[string]uint64 // packets, by what decided
+	counters   map[string]uint64 // packets, by the rule or state that decided
 }
 
-// Verdict is what a port does with one packet.
+// Verdict is the decision of a port about one packet.
 type Verdict struct {
 	Pass bool
-	// By is the rule's Id, or "flow", "default", "fragment", "icmp error", or
-	// what is wrong with the packet.
+	// By is the rule's Id, or "flow", "default", "fragment", "icmp error", or the defect of the packet.
 	By string
 }
 
-// program puts rules in force.
+// program replaces the rules in force.
 func (p *port) program(s Spec, change ChangeReading) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +75,7 @@ func (p *port) program(s Spec, change ChangeReading) {
 	p.spec = s
 }
 
-// decide decides a packet that passes the port in a direction.
+// decide decides a packet at the port in one direction.
 func (p *port) decide(d hns.Direction, in *packet, o *Options) Verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +113,7 @@ func (p *port) verdict(d hns.Direction, in *packet, o *Options) Verdict {
 	return v
 }
 
-// flowVerdict goes by the flow if it is known, and by the rules if not.
+// flowVerdict decides by the flow if it is known, otherwise by the rules.
 func (p *port) flowVerdict(d hns.Direction, in *packet, o *Options, now time.Time) Verdict {
 	key := keyOf(d, in)
 	if f := p.state.find(key, now); f != nil {
@@ -126,7 +124,7 @@ func (p *port) flowVerdict(d hns.Direction, in *packet, o *Options, now time.Tim
 		delete(p.state.flows, key)
 	}
 	if q := in.quoted; q != nil && !o.DropICMPErrors {
-		// The quoted packet went the other way.
+		// The quoted packet had the opposite direction.
 		if f := p.state.find(keyOf(opposite(d), q), now); f != nil {
 			return Verdict{true, "icmp error"}
 		}
@@ -141,7 +139,7 @@ func (p *port) flowVerdict(d hns.Direction, in *packet, o *Options, now time.Tim
 	return Verdict{out.Allow, out.ID}
 }
 
-// ask decides the first packet of a flow.
+// ask evaluates the rules for the first packet of a flow.
 func (p *port) ask(d hns.Direction, k flowKey, o *Options) hns.Outcome {
 	in := hns.Packet{Direction: d, Local: k.local, Remote: k.remote, Protocol: k.protocol, Port: k.localPort, SourcePort: k.remotePort}
 	if d == hns.Out {

@@ -14,8 +14,8 @@ const (
 	udpChecksum  = 6
 )
 
-// rewrite gives a frame other addresses and ports and puts its checksums right.
-// The frame is one that parseFrame has read, with TCP or UDP in it.
+// rewrite changes the addresses and ports of a frame, and updates its checksums. The frame must have passed
+// parseFrame, and contain TCP or UDP.
 func rewrite(frame []byte, in *packet, to tuple) {
 	ip := frame[etherHeader:]
 	addresses, header := ip[12:20], int(ip[0]&0x0F)*4
@@ -37,7 +37,7 @@ func rewrite(frame []byte, in *packet, to tuple) {
 	oldPorts := append(old, transport[:4]...)
 	binary.BigEndian.PutUint16(transport, to.src.Port())
 	binary.BigEndian.PutUint16(transport[2:], to.dst.Port())
-	none := in.protocol == protoUDP && binary.BigEndian.Uint16(field) == 0 // the sender has made none
+	none := in.protocol == protoUDP && binary.BigEndian.Uint16(field) == 0 // the sender did not compute a checksum
 	if !none {
 		adjust(field, oldPorts, append(append([]byte(nil), addresses...), transport[:4]...))
 		if in.protocol == protoUDP && binary.BigEndian.Uint16(field) == 0 {
@@ -54,7 +54,7 @@ func extensions(ip []byte) (n int) {
 		switch next {
 		case 0, 43, 60:
 			n += 8 * (int(h[1]) + 1)
-		case protoFragment: // the only one of its packet
+		case protoFragment: // a fragment header of a packet that is not fragmented
 			n += 8
 		default:
 			return n
@@ -75,7 +75,7 @@ func adjust(field, was, is []byte) {
 	binary.BigEndian.PutUint16(field, ^uint16(sum))
 }
 
-// whole reports whether a frame has all of the header that is rewritten.
+// whole reports whether a frame contains the complete header that rewrite changes.
 func whole(frame []byte, in *packet) bool {
 	ip := frame[etherHeader:]
 	header := int(ip[0]&0x0F) * 4
@@ -89,7 +89,7 @@ func whole(frame []byte, in *packet) bool {
 	return len(ip) >= header+need
 }
 
-// addressOf reads an address; not valid if the text is empty or none.
+// addressOf parses an address. The result is invalid if the text is not an address.
 func addressOf(text string) netip.Addr {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

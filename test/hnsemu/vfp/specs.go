@@ -13,9 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// Specs says which ports there should be for what a service holds: one for
-// every endpoint that is attached to the host or to a namespace. netns tells
-// which file stands for a namespace; an endpoint in one without has no port.
+// Specs returns the ports for the objects of a service: one for every endpoint that is attached to the host or to
+// a namespace. netns returns the file of a namespace; an endpoint in a namespace without a file has no port.
 func Specs(store *hnstest.Fake, netns func(namespace string) string) ([]Spec, error) {
 	ctx := context.Background()
 	endpoints, err := store.AllEndpoints(ctx)
@@ -43,7 +42,7 @@ func Specs(store *hnstest.Fake, netns func(namespace string) string) ([]Spec, er
 	return specs, nil
 }
 
-// The sizes of packets that fit into 1500 bytes, bare and in VXLAN.
+// The maximum sizes of packets on a link of 1500 bytes, without and with VXLAN.
 const (
 	plainMTU  = 1500
 	tunnelMTU = 1450
@@ -73,7 +72,7 @@ func (s *Spec) describe(n *hns.Network, e *hns.Endpoint) error {
 	return s.translations(e)
 }
 
-// translations reads what of the endpoint's packets is translated.
+// translations reads the NAT policies of an endpoint.
 func (s *Spec) translations(e *hns.Endpoint) error {
 	for _, p := range e.Policies {
 		switch {
@@ -119,7 +118,7 @@ func prefixes(texts []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// revision changes with what the ACLs of an endpoint say.
+// revision changes with the ACLs of an endpoint.
 func revision(n *hns.Network, e *hns.Endpoint) string {
 	var b strings.Builder
 	for _, p := range e.Policies {

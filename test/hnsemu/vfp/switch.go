@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Trace tells what happened to one packet at one port.
+// Trace records the decision of one port about one packet.
 type Trace struct {
 	Time             time.Time
 	Port             string // name of the endpoint
@@ -36,7 +36,7 @@ func (t Trace) String() string {
 		netip.AddrPortFrom(t.Src, t.SrcPort), netip.AddrPortFrom(t.Dst, t.DstPort), t.Time.Format("15:04:05.000"), t.By)
 }
 
-// Config says how a Switch works.
+// Config configures a Switch.
 type Config struct {
 	Options
 	// Node are the node's addresses, at most one per family, that translated
@@ -44,7 +44,7 @@ type Config struct {
 	Node []netip.Addr
 	// Open makes the device of a new port. Frames from it go to Switch.Frame.
 	Open func(Spec) (Device, error)
-	// Underlay opens the way to other nodes when there is a Tunnel.
+	// Underlay opens the connection to other nodes if there is a Tunnel.
 	Underlay func() (Underlay, error)
 	// Trace, if set, is called for every packet, from any goroutine.
 	Trace func(Trace)
@@ -52,20 +52,19 @@ type Config struct {
 	Count func(id string, d hns.Direction, passed bool)
 }
 
-// Switch forwards between ports. Its methods may be called from several
-// goroutines. It learns nothing from packets: who has which address is said by
-// the Specs.
+// Switch forwards between ports. Its methods may be called from several goroutines. It learns nothing from
+// packets: the Specs define the addresses of ports.
 type Switch struct {
 	config Config
 	set    sync.Mutex // one Set at a time
 
-	mu       sync.RWMutex // guards what follows
+	mu       sync.RWMutex // guards the fields below
 	ports    map[string]*port
 	owners   map[netip.Addr]*port
 	host     *port
 	tunnel   *Tunnel  // nil if there is none
 	underlay Underlay // while there is a tunnel
-	// balancers in their order; the first that fits counts.
+	// balancers are in order; the first that matches applies.
 	balancers  []Balancer
 	translator translator
 	packets    atomic.Uint64
@@ -79,8 +78,8 @@ func New(c Config) *Switch {
 	return &Switch{config: c, ports: make(map[string]*port), owners: make(map[netip.Addr]*port), translator: newTranslator()}
 }
 
-// Set makes the ports what they should be. What can be done is done; the errors
-// of the rest are joined, and Set may be called again.
+// Set replaces the ports. It makes all changes that are possible, joins the errors of the others, and may be
+// called again.
 func (s *Switch) Set(specs []Spec) error {
 	s.set.Lock()
 	defer s.set.Unlock()
@@ -130,10 +129,10 @@ func (s *Switch) port(id string) *port {
 // Close removes all ports, and the tunnel.
 func (s *Switch) Close() error { return errors.Join(s.SetTunnel(nil), s.Set(nil)) }
 
-// Packets is how many IP packets came in.
+// Packets returns the number of received IP packets.
 func (s *Switch) Packets() uint64 { return s.packets.Load() }
 
-// Counters are the packets of an endpoint by what decided, as text lines.
+// Counters returns the packets of an endpoint by the rule or state that decided, as lines of text.
 func (s *Switch) Counters(id string) []string {
 	p := s.port(id)
 	if p == nil {
@@ -148,14 +147,14 @@ func (s *Switch) Counters(id string) []string {
 	return lines
 }
 
-// Frame takes a frame that comes from the device of a port. It may change the
-// frame's addresses and does not keep it.
+// Frame receives a frame from the device of a port. It may change the addresses of the frame, and does not keep
+// it.
 func (s *Switch) Frame(id string, frame []byte) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	from := s.ports[id]
 	if from == nil {
-		return // removed meanwhile
+		return // the port was removed in the meantime
 	}
 	if answer := s.neighbour(from, frame); answer != nil {
 		s.write(from, answer)
@@ -188,7 +187,7 @@ func (s *Switch) Frame(id string, frame []byte) {
 	s.deliver(to, &in, frame)
 }
 
-// outward takes a packet through the layers of the port that it comes from.
+// outward passes a packet through the layers of the sender's port.
 func (s *Switch) outward(from *port, in *packet, frame []byte) bool {
 	if !s.config.ACLSeesVIP {
 		s.balance(from, in, frame)
@@ -207,14 +206,14 @@ func (s *Switch) outward(from *port, in *packet, frame []byte) bool {
 	return v.Pass
 }
 
-// SetBalancers makes the load balancers what they should be. Flows go on.
+// SetBalancers replaces the load balancers. Existing flows continue.
 func (s *Switch) SetBalancers(all []Balancer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.balancers = slices.Clone(all)
 }
 
-// deliver hands a frame to a port if its rules let it in.
+// deliver sends a frame to a port if its rules allow it.
 func (s *Switch) deliver(to *port, in *packet, frame []byte) {
 	if s.config.ACLSeesVIP {
 		s.answer(to, in, frame)
@@ -232,7 +231,7 @@ func (s *Switch) deliver(to *port, in *packet, frame []byte) {
 }
 
 func (s *Switch) write(to *port, frame []byte) {
-	// A device that takes nothing loses packets, as a wire does.
+	// A device that does not accept a packet loses it, as a wire does.
 	_, _ = to.device.Write(frame)
 }
 

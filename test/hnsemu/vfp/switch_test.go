@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// collector is a device that keeps frames.
+// collector is a device that records frames.
 type collector struct{ frames [][]byte }
 
 func (c *collector) Write(frame []byte) (int, error) {
@@ -79,8 +79,7 @@ func (b *bench) program(acls ...hns.ACL) {
 	}
 }
 
-// send gives a frame to the switch from a port; it returns the port that it
-// comes out of, empty if it is dropped.
+// send passes a frame from a port to the switch. It returns the port that receives it, empty if it is dropped.
 func (b *bench) send(from string, frame []byte) string {
 	for _, d := range b.devices {
 		d.frames = nil
@@ -145,7 +144,7 @@ func TestForwarding(t *testing.T) {
 	b.want("a header that is cut", b.send("a", w.frame()[:30]), "")
 }
 
-// TestChanges is every reading of what a change of rules does to live flows.
+// TestChanges checks every ChangeReading.
 func TestChanges(t *testing.T) {
 	for _, c := range []struct {
 		change              vfp.ChangeReading
@@ -162,7 +161,7 @@ func TestChanges(t *testing.T) {
 		other := allowIn80
 		other.ID, other.Priority = "other", 900
 		b.program(other, allowIn80, blockIn, blockOut)
-		// The answer comes first: with state it passes, without it needs a rule.
+		// The answer is the first packet: with state it passes, without state it needs a rule.
 		b.want("answer after a change", b.send("b", w.back().frame()), c.keptReply)
 		b.want("flow after a change", b.send("a", w.frame()), c.kept)
 		b.program(blockIn, blockOut)
@@ -171,7 +170,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// icmpError is what a router says about a packet.
+// icmpError returns the ICMP error of a router about a packet.
 func icmpError(from netip.Addr, about wire) []byte {
 	quoted := about.frame()[14:]
 	w := wire{src: from, dst: about.src, protocol: 1}

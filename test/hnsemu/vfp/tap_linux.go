@@ -20,12 +20,11 @@ type tap struct {
 	done chan struct{}
 }
 
-// maxFrame is longer than every frame that a device is given, in bytes.
+// maxFrame is an upper bound of the size of frames, in bytes.
 const maxFrame = 64 << 10
 
-// OpenTap makes a device in a namespace, with the addresses, the routes and the
-// hardware address of the port, and gives what it sends to the switch. A nil
-// namespace is the process's own.
+// OpenTap makes a device in a namespace, with the addresses, the routes and the hardware address of the port, and
+// passes its frames to the switch. A nil namespace is that of the process.
 func OpenTap(ns *netns.NS, name string, spec Spec, sw *Switch) (Device, error) {
 	t := &tap{done: make(chan struct{})}
 	open := func() (err error) {

@@ -12,14 +12,14 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// NAT gives what a port sends the node's address, in one family: TCP and UDP to
-// whatever is not in Exceptions; with Destinations to these only.
+// NAT replaces the source of TCP and UDP packets of a port by the address of the node, in one family. It applies
+// to destinations outside of Exceptions; with Destinations to these only.
 type NAT struct {
 	V6                       bool
 	Exceptions, Destinations []netip.Prefix
 }
 
-// Mapping leads a port of VIP, without one of the node itself, to a port.
+// Mapping redirects a port of VIP, or of the node without a VIP, to a port of an endpoint.
 type Mapping struct {
 	Protocol           uint8
 	VIP                netip.Addr
@@ -27,9 +27,9 @@ type Mapping struct {
 	External, Internal uint16
 }
 
-// Balancer leads a port of VIP, without one of the node itself, to one of several
-// pods. With DSR the sender's port translates and the pod sees the sender; else,
-// and for who is no pod here, the pod sees the node.
+// Balancer redirects a port of VIP, or of the node without a VIP, to one of several pods. With DSR the port of
+// the sender translates, and the pod sees the sender. Without DSR, and for senders that are not pods of this
+// node, the pod sees the node.
 type Balancer struct {
 	VIP                netip.Addr
 	Protocol           uint8
@@ -38,7 +38,7 @@ type Balancer struct {
 	DSR                bool
 }
 
-// The ports of the node that translated flows get.
+// The ports of the node for translated flows.
 const (
 	FirstNATPort = 40000
 	LastNATPort  = 44095
@@ -52,8 +52,8 @@ type tuple struct {
 
 func (t tuple) back() tuple { return tuple{t.protocol, t.dst, t.src} }
 
-// tupleOf names a packet's; ok is false for what is not translated: other
-// protocols, fragments, and headers that are cut short.
+// tupleOf returns the tuple of a packet. ok is false for packets that are not translated: other protocols,
+// fragments, and truncated headers.
 func tupleOf(in *packet) (t tuple, ok bool) {
 	if in.protocol != protoTCP && in.protocol != protoUDP || in.first || in.later || in.cut {
 		return t, false
@@ -61,7 +61,7 @@ func tupleOf(in *packet) (t tuple, ok bool) {
 	return tuple{in.protocol, netip.AddrPortFrom(in.src, in.srcPort), netip.AddrPortFrom(in.dst, in.dstPort)}, true
 }
 
-// session is one direction of a translated flow; both share their life.
+// session is one direction of a translated flow; both expire together.
 type session struct {
 	to   tuple
 	life *life
@@ -69,19 +69,19 @@ type session struct {
 
 type life struct{ seen time.Time }
 
-// place is where a packet is translated: at a port, or with none by the switch.
+// place is the point of translation: a port, or the switch itself.
 type place struct {
 	port string
 	tuple
 }
 
-// nodePort is a port of the node that a flow has got.
+// nodePort is a port of the node that a flow uses.
 type nodePort struct {
 	protocol uint8
 	at       netip.AddrPort
 }
 
-// translator remembers the flows that are translated.
+// translator holds the translated flows.
 type translator struct {
 	mu       sync.Mutex
 	sessions map[place]session
@@ -93,7 +93,7 @@ func newTranslator() translator {
 	return translator{sessions: make(map[place]session), taken: make(map[nodePort]*life)}
 }
 
-// find returns what a packet becomes if its flow is known.
+// find returns the translation of a packet if its flow is known.
 func (x *translator) find(port string, t tuple, now time.Time) (tuple, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -125,7 +125,7 @@ func (x *translator) add(port string, from, to tuple, now time.Time) {
 	}
 }
 
-// source takes a free port of an address of the node; ok is false if there is none.
+// source allocates a free port of an address of the node; ok is false if there is none.
 func (x *translator) source(protocol uint8, a netip.Addr, now time.Time) (_ netip.AddrPort, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -140,7 +140,7 @@ func (x *translator) source(protocol uint8, a netip.Addr, now time.Time) (_ neti
 	return netip.AddrPort{}, false
 }
 
-// address is the node's of a family.
+// address returns the address of the node in a family.
 func (s *Switch) address(v6 bool) (netip.Addr, bool) {
 	for _, a := range s.config.Node {
 		if a.Is6() == v6 {
@@ -150,12 +150,12 @@ func (s *Switch) address(v6 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// isFor reports whether an address is the VIP, or without one the node's.
+// isFor reports whether an address is the VIP, or an address of the node if there is no VIP.
 func (s *Switch) isFor(a, vip netip.Addr) bool {
 	return a == vip || !vip.IsValid() && slices.Contains(s.config.Node, a)
 }
 
-// balance sends what a pod sends to a service with DSR to one of its pods.
+// balance translates a packet of a pod to a DSR service to one of the service's pods.
 func (s *Switch) balance(from *port, in *packet, frame []byte) {
 	t, ok := tupleOf(in)
 	if !ok || from.host {
@@ -174,7 +174,7 @@ func (s *Switch) balance(from *port, in *packet, frame []byte) {
 	rewrite(frame, in, to)
 }
 
-// balancer finds the one that a packet is for, if it has pods of its family.
+// balancer returns the load balancer of a packet's destination, if it has pods of that family.
 func (s *Switch) balancer(t tuple) *Balancer {
 	for i := range s.balancers {
 		b := &s.balancers[i]
@@ -193,7 +193,7 @@ func (b *Balancer) choose(t tuple) netip.AddrPort {
 	return netip.AddrPortFrom(b.Backends[h.Sum32()%uint32(len(b.Backends))], b.Internal)
 }
 
-// answer gives what comes back from a pod of a service the service's address.
+// answer replaces the source of an answer by the address of the service.
 func (s *Switch) answer(to *port, in *packet, frame []byte) {
 	t, ok := tupleOf(in)
 	if !ok || to.host {
@@ -204,8 +204,8 @@ func (s *Switch) answer(to *port, in *packet, frame []byte) {
 	}
 }
 
-// translate is what is done between ports: port mappings, services without DSR
-// and from who is no pod, and the node's address for what leaves.
+// translate is the translation between ports: port mappings, services without DSR or for senders that are not
+// pods, and the address of the node for packets that leave.
 func (s *Switch) translate(from *port, in *packet, frame []byte) Verdict {
 	t, ok := tupleOf(in)
 	if !ok {
@@ -241,7 +241,7 @@ func (s *Switch) translate(from *port, in *packet, frame []byte) Verdict {
 	return Verdict{true, ""}
 }
 
-// mapped is where a port mapping leads; not valid if there is none.
+// mapped returns the target of a port mapping; invalid if there is none.
 func (s *Switch) mapped(t tuple) netip.AddrPort {
 	for _, p := range s.ports {
 		for _, m := range p.spec.Mappings {
@@ -258,7 +258,7 @@ func (s *Switch) mapped(t tuple) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// hides reports whether a packet gets the node's address.
+// hides reports whether the source of a packet becomes the address of the node.
 func (s *Switch) hides(from *port, in *packet) bool {
 	holds := func(all []netip.Prefix) bool {
 		return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(in.dst) })
@@ -272,7 +272,7 @@ func (s *Switch) hides(from *port, in *packet) bool {
 	return false
 }
 
-// answers reports whether a packet belongs to a flow that came in.
+// answers reports whether a packet belongs to an inbound flow.
 func (p *port) answers(in *packet, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

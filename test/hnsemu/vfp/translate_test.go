@@ -20,7 +20,7 @@ var (
 	vip       = netip.MustParseAddr("10.96.0.7")
 )
 
-// sum is the sum of RFC 1071, 0xFFFF over bytes with their right checksum.
+// sum is the sum of RFC 1071, 0xFFFF over bytes with a correct checksum.
 func sum(start uint32, b []byte) uint32 {
 	for i := 0; i < len(b); i += 2 {
 		start += uint32(binary.BigEndian.Uint16(b[i:]))
@@ -47,7 +47,7 @@ func checksums(frame []byte) (header, transport uint32, field []byte) {
 	return header, sum(sum(uint32(protocol)+uint32(len(payload)), addresses), payload), field
 }
 
-// sealed is a frame with right checksums.
+// sealed returns a frame with correct checksums.
 func sealed(w wire) []byte {
 	frame := w.frame()
 	header, _, _ := checksums(frame)
@@ -59,7 +59,7 @@ func sealed(w wire) []byte {
 	return frame
 }
 
-// flow is what a frame says of its ends, and whether its checksums are right.
+// flow returns the ends of a frame, and whether its checksums are correct.
 func flow(frame []byte) string {
 	header, transport, _ := checksums(frame)
 	ip := frame[14:]
@@ -76,7 +76,7 @@ func flow(frame []byte) string {
 	return text
 }
 
-// carry sends a packet and wants it to come out somewhere, changed.
+// carry sends a packet, and checks the port and the fields with which it arrives.
 func (b *bench) carry(what, from string, w wire, at, want string) {
 	b.t.Helper()
 	got := b.send(from, sealed(w))
@@ -132,7 +132,7 @@ func TestOutBoundNAT(t *testing.T) {
 	}
 }
 
-// TestOutBoundNATAndAnswers is both readings of what happens to answers.
+// TestOutBoundNATAndAnswers checks both readings of OutBoundNAT for answers.
 func TestOutBoundNATAndAnswers(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		b := newBench(t, vfp.Options{NATAnswers: all})
@@ -206,8 +206,8 @@ func TestBalancers(t *testing.T) {
 
 var blockInAll = hns.ACL{ID: "in-all", Protocols: "256", Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: 2000}
 
-// TestNodePorts: who is no pod of the node reaches a service's pods by the node's
-// port, and is seen as the node; all pods get their share, and a flow keeps its pod.
+// TestNodePorts: other hosts reach the pods of a service through a port of the node, and the pods see the node.
+// All pods get connections, and a flow keeps its pod.
 func TestNodePorts(t *testing.T) {
 	b := newBench(t, vfp.Options{})
 	b.sw.SetBalancers([]vfp.Balancer{{Protocol: 17, External: 30000, Internal: 53, Backends: []netip.Addr{aAddr, bAddr}, DSR: true}})
@@ -244,7 +244,7 @@ func TestShortPackets(t *testing.T) {
 	}
 }
 
-// TestFragmentsAreNotTranslated: they go on as they are.
+// TestFragmentsAreNotTranslated: fragments pass unchanged.
 func TestFragmentsAreNotTranslated(t *testing.T) {
 	b := newBench(t, vfp.Options{})
 	b.change(1, func(s *vfp.Spec) { s.NAT = []vfp.NAT{{}} })

@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// Tunnel is the end of an overlay network's tunnels. Like VFP it learns nothing:
-// what no route leads to is not sent.
+// Tunnel is the tunnel endpoint of an overlay network. Like VFP it learns nothing: it drops packets without a
+// route.
 type Tunnel struct {
 	VNI    uint32
 	MAC    net.HardwareAddr // the network's DrMacAddress
@@ -30,23 +30,21 @@ type TunnelRoute struct {
 	MAC    net.HardwareAddr
 }
 
-// Underlay carries the tunnel's datagrams, UDP port 4789. What it receives goes
-// to Switch.Tunneled.
+// Underlay carries the datagrams of the tunnel, UDP port 4789. It passes received datagrams to Switch.Tunneled.
 type Underlay interface {
 	Send(node netip.Addr, datagram []byte) error
 	Close() error
 }
 
-// Layout of VXLAN (RFC 7348, section 5): flags, of which only the one that says
-// that there is a VNI is set, and the VNI in bytes 4 to 6. The inner frame
-// follows.
+// Layout of VXLAN (RFC 7348, section 5): flags, of which only the VNI flag is set, and the VNI in bytes 4 to 6.
+// The inner frame follows.
 const (
 	vxlanHeader = 8
 	vxlanHasVNI = 0x08
 )
 
-// TunnelOf reads the tunnel of the overlay network that a service holds; nil if
-// there is none, or it has not found its adapter.
+// TunnelOf returns the tunnel of the overlay network in a service; nil if there is none, or if it has no adapter
+// yet.
 func TunnelOf(store *hnstest.Fake) (*Tunnel, error) {
 	networks, err := store.Networks(context.Background())
 	if err != nil {
@@ -141,8 +139,7 @@ func (t *Tunnel) decapsulate(datagram []byte) (frame []byte, ok bool) {
 	return frame, bytes.Equal(frame[:6], t.MAC)
 }
 
-// SetTunnel makes the tunnel of the switch what it should be; nil for none. The
-// underlay is kept while there is one.
+// SetTunnel replaces the tunnel of the switch; nil for none. The underlay is kept while there is one.
 func (s *Switch) SetTunnel(t *Tunnel) error {
 	s.set.Lock()
 	defer s.set.Unlock()
@@ -156,7 +153,7 @@ func (s *Switch) SetTunnel(t *Tunnel) error {
 			return fmt.Errorf("open the underlay of tunnels: %w", err)
 		}
 	case t == nil && u != nil:
-		defer u.Close() // outside the lock: frames may be on their way in
+		defer u.Close() // outside the lock: frames may be arriving
 		u = nil
 	}
 	s.mu.Lock()
@@ -165,8 +162,7 @@ func (s *Switch) SetTunnel(t *Tunnel) error {
 	return nil
 }
 
-// Tunneled takes a datagram from the underlay. It may change it and does not
-// keep it.
+// Tunneled receives a datagram from the underlay. It may change it and does not keep it.
 func (s *Switch) Tunneled(datagram []byte) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -194,7 +190,7 @@ func (s *Switch) leave(frame []byte, in *packet) bool {
 	}
 	r, ok := s.tunnel.route(in.dst)
 	if ok {
-		// What the underlay does not take is lost, as on a wire.
+		// A packet that the underlay does not accept is lost, as on a wire.
 		_ = s.underlay.Send(r.Node, s.tunnel.encapsulate(frame, r))
 	}
 	return ok

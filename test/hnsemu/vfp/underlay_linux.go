@@ -19,8 +19,8 @@ type udp struct {
 	done chan struct{}
 }
 
-// OpenUnderlay takes the VXLAN port of a namespace, nil for the process's own,
-// and gives what comes in to the switch.
+// OpenUnderlay opens the VXLAN port of a namespace, nil for that of the process, and passes received datagrams to
+// the switch.
 func OpenUnderlay(ns *netns.NS, sw *Switch) (Underlay, error) {
 	u := &udp{done: make(chan struct{})}
 	listen := func() (err error) {
