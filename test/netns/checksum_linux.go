@@ -9,14 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ethtoolSetTxChecksum switches the filling in of checksums by a device on or
-// off (ETHTOOL_STXCSUM).
+// ethtoolSetTxChecksum turns the transmit checksum offload of a device on or off (ETHTOOL_STXCSUM).
 const ethtoolSetTxChecksum = 0x17
 
-// FillChecksums makes the kernel fill in checksums before a packet leaves by a
-// veth pair of the current namespace. Such a pair takes packets without them, inner ones of tunnels
-// included, as no wire does; a program that reads the tunnel's datagrams would
-// see them unfinished.
+// FillChecksums makes the kernel fill in checksums before a packet leaves by a veth pair of the current
+// namespace. By default such a pair carries packets without checksums, also the inner packets of tunnels. A
+// program that reads the datagrams of the tunnel would see incomplete packets.
 func FillChecksums(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

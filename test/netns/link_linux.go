@@ -22,8 +22,8 @@ type End struct {
 	Bridge string
 }
 
-// Connect creates a veth pair between two namespaces. An end that is a port of a bridge is
-// enabled; the other becomes so with its addresses.
+// Connect creates a veth pair between two namespaces. It enables an end that is a port of a bridge. AddAddresses
+// enables the other end.
 func Connect(a, b End) error {
 	peer, err := os.Open(b.NS.path)
 	if err != nil {
@@ -125,15 +125,15 @@ func Route(to netip.Prefix, via netip.Addr) error {
 // Forward makes the namespace forward packets of both IP versions.
 func Forward() error { return setSysctls("1", "ipv4/ip_forward", "ipv6/conf/all/forwarding") }
 
-// StopForwarding makes the namespace, and interfaces that are created later, forward no packets. A new
-// namespace has the IPv4 settings of the machine's.
+// StopForwarding makes the namespace, and interfaces that are created later, forward no packets. A new namespace
+// inherits the IPv4 settings of the machine.
 func StopForwarding() error {
 	return setSysctls("0", "ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv4/conf/default/forwarding", "ipv6/conf/default/forwarding")
 }
 
-// TrustAddresses makes interfaces that are created later use their addresses at once. During
-// duplicate address detection of a link-local address, one or two seconds after a link is up, a
-// router does not resolve neighbours. Nodes that joined a cluster are past that.
+// TrustAddresses makes interfaces that are created later use their addresses immediately. During duplicate
+// address detection of a link-local address, one or two seconds after a link is up, a router does not resolve
+// neighbours. On real nodes this has ended before they join a cluster.
 func TrustAddresses() error { return setSysctls("0", "ipv6/conf/default/accept_dad") }
 
 func setSysctls(value string, paths ...string) error {

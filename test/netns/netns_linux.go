@@ -41,8 +41,7 @@ func New(path string) (*NS, error) {
 	return &NS{path: path}, nil
 }
 
-// Prepared makes a namespace whose loopback interface is up and whose interfaces use their
-// addresses at once.
+// Prepared makes a namespace whose loopback interface is up and whose interfaces use their addresses immediately.
 func Prepared(path string) (*NS, error) {
 	ns, err := New(path)
 	if err != nil {
@@ -54,13 +53,13 @@ func Prepared(path string) (*NS, error) {
 	return ns, nil
 }
 
-// At returns the namespace that is bound to a file already.
+// At returns the namespace that is bound to an existing file.
 func At(path string) *NS { return &NS{path: path} }
 
 // Path is the file that the namespace is bound to.
 func (n *NS) Path() string { return n.path }
 
-// Close removes the file. The namespace goes when nothing is in it any more.
+// Close removes the file. The kernel removes the namespace when its last process and socket are gone.
 func (n *NS) Close() error {
 	if err := unix.Unmount(n.path, unix.MNT_DETACH); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unmount %s: %w", n.path, err)

@@ -39,7 +39,7 @@ func (s *smoke) conformance(ctx context.Context) error {
 	return nil
 }
 
-// status has the agent say what it thinks of itself.
+// status prints the status of the agent.
 func (s *smoke) status(ctx context.Context) error {
 	text, err := s.exe(ctx, "isthmusctl.exe", "status", "-o", "wide").CombinedOutput()
 	if writing := os.WriteFile(filepath.Join(s.out, "status.txt"), text, 0o644); writing != nil {
@@ -51,7 +51,7 @@ func (s *smoke) status(ctx context.Context) error {
 	return nil
 }
 
-// clean removes what this run made, in whatever step it ended.
+// clean removes the objects of this run, in whichever step it ended.
 func (s *smoke) clean(ctx context.Context) error {
 	var errs []error
 	if s.agent != nil {
@@ -77,7 +77,7 @@ func (s *smoke) clean(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// left counts what is still there, and removes the network.
+// left counts the remaining objects, and removes the network.
 func (s *smoke) left(ctx context.Context) error {
 	list, err := s.host.Networks(ctx)
 	if err != nil {

@@ -29,7 +29,7 @@ func (machine) Release() string {
 	return fmt.Sprintf("%d.%d.%d", v.MajorVersion, v.MinorVersion, v.BuildNumber)
 }
 
-// AddNamespace implements host: containerd makes namespaces in this way.
+// AddNamespace implements host. containerd makes namespaces with the same calls.
 func (machine) AddNamespace() (string, error) {
 	n, err := (&hcn.HostComputeNamespace{}).Create()
 	if err != nil {

@@ -21,7 +21,7 @@ var version = "devel"
 // The exit codes.
 const (
 	exitPassed = iota
-	exitFailed // a step failed; the report says which
+	exitFailed // a step failed; the report names it
 	exitUsage
 )
 

@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// Step is one thing that was done.
+// Step is the result of one step.
 type Step struct {
 	Name    string
 	Seconds float64
 	Error   string `json:",omitempty"`
 }
 
-// Latency is how long ADD took at one degree of concurrency, in milliseconds.
+// Latency holds quantiles of the duration of ADD at one degree of concurrency, in milliseconds.
 type Latency struct {
 	Concurrency, Pods int
 	P50, P99          float64
 }
 
-// Report is everything that was found.
+// Report is the result of a run.
 type Report struct {
 	Program, Windows, HNS, Mode string
 	Time                        time.Time

@@ -38,8 +38,8 @@ func runProgram(t *testing.T, h host, args ...string) (int, string, string) {
 	return code, w.String(), out
 }
 
-// TestFailedStep checks that a step that fails ends the run, that what was made is removed,
-// and that report and exit code say so.
+// TestFailedStep checks that a failed step ends the run, that the run removes its objects, and that report and
+// exit code show the failure.
 func TestFailedStep(t *testing.T) {
 	fake := hnstest.NewFake(hns.Server2022)
 	code, text, out := runProgram(t, simulated{fake}, "--adapter", "Ethernet")
@@ -86,7 +86,7 @@ func TestNetworkOnAdapter(t *testing.T) {
 	}
 }
 
-// TestForeignNetwork checks that a network of others is not touched.
+// TestForeignNetwork checks that a run does not change networks of others.
 func TestForeignNetwork(t *testing.T) {
 	fake := hnstest.NewFake(hns.Server2022)
 	if _, err := fake.CreateNetwork(t.Context(), hns.Network{Name: "Isthmus-Smoke", Type: hns.L2Bridge, Ipams: []hns.Ipam{{Subnets: []hns.Subnet{
@@ -135,7 +135,7 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// TestInterrupted checks that a run that was interrupted removes what it made.
+// TestInterrupted checks that an interrupted run removes its objects.
 func TestInterrupted(t *testing.T) {
 	fake := hnstest.NewFake(hns.Server2022)
 	o, err := parse([]string{"--adapter", "Ethernet", "--bin", t.TempDir(), "--out", t.TempDir()}, &bytes.Buffer{})

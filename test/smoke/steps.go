@@ -33,7 +33,7 @@ type host interface {
 // pods is how many pods the manifests have.
 const pods = 8
 
-// agentHTTP is where the agent's health is.
+// agentHTTP is the address of the agent's health.
 const agentHTTP = "127.0.0.1:9479"
 
 // smoke is one run.
@@ -56,7 +56,7 @@ func newSmoke(o options, h host, w io.Writer) *smoke {
 // all runs every step. After a failure it only cleans up.
 func (s *smoke) all(ctx context.Context) {
 	if !s.step("look at the host", func() error { return s.look(ctx) }) {
-		return // what is there belongs to others
+		return // existing objects belong to others
 	}
 	for _, step := range []struct {
 		name string
@@ -81,14 +81,14 @@ func (s *smoke) all(ctx context.Context) {
 			break
 		}
 	}
-	// Cleaning up has time of its own, also after Ctrl-C.
+	// Cleaning up has a separate timeout, also after Ctrl-C.
 	later, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
 	defer cancel()
 	s.step("clean up", func() error { return s.clean(later) })
 	s.step("nothing is left", func() error { return s.left(later) })
 }
 
-// step does one thing and notes how it went.
+// step runs one step and records its result.
 func (s *smoke) step(name string, do func() error) bool {
 	began := time.Now()
 	err := do()
@@ -102,7 +102,7 @@ func (s *smoke) step(name string, do func() error) bool {
 	return err == nil
 }
 
-// look refuses hosts where the run would change what belongs to others.
+// look refuses hosts on which the run would change objects of others.
 func (s *smoke) look(ctx context.Context) error {
 	v, err := s.host.Version(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *smoke) look(ctx context.Context) error {
 	return nil
 }
 
-// prepare writes what the agent reads: a node, pods, and a policy for two of them.
+// prepare writes the manifests of the agent: a node, pods, and a policy for two of them.
 func (s *smoke) prepare(context.Context) (err error) {
 	if s.work, err = os.MkdirTemp("", "isthmus-smoke"); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (s *smoke) startAgent(ctx context.Context) error {
 	}
 }
 
-// stopAgent kills the agent: what is in force must stay, and the next one reads it.
+// stopAgent kills the agent: policy in force must stay, and the next agent reads it.
 func (s *smoke) stopAgent() error {
 	if s.agent == nil {
 		return nil

@@ -74,8 +74,7 @@ func echoConnections(ln *net.TCPListener) {
 	}
 }
 
-// run exchanges messages on one connection until all are to stop, or until it
-// breaks.
+// run exchanges messages on one connection until end is called, or until the connection breaks.
 func (c *Connections) run(conn *net.TCPConn) {
 	defer conn.Close()
 	var err error
@@ -114,8 +113,8 @@ func exchangeNumber(conn *net.TCPConn, n uint64) error {
 	return nil
 }
 
-// Arrived returns how many bytes the kernel has received on a connection, whether or not they
-// have been read. A reader that is late on a busy machine does not matter.
+// Arrived returns how many bytes the kernel has received on a connection, whether or not they have been read. So
+// a late reader on a busy machine does not matter.
 func Arrived(conn *net.TCPConn) (uint64, error) {
 	info, err := tcpInfo(conn)
 	if err != nil {
@@ -124,7 +123,7 @@ func Arrived(conn *net.TCPConn) (uint64, error) {
 	return info.Bytes_received, nil
 }
 
-// retransmits asks the kernel how many segments a connection sent again.
+// retransmits returns the number of segments that a connection retransmitted.
 func retransmits(conn *net.TCPConn) (int, error) {
 	info, err := tcpInfo(conn)
 	if err != nil {
@@ -145,7 +144,7 @@ func tcpInfo(conn *net.TCPConn) (info *unix.TCPInfo, err error) {
 	return info, err
 }
 
-// Exchanges is how many messages were exchanged so far.
+// Exchanges returns the number of messages exchanged so far.
 func (c *Connections) Exchanges() int { return int(c.exchanges.Load()) }
 
 // end ends all connections and servers.
@@ -159,8 +158,8 @@ func (c *Connections) end() error {
 	return errors.Join(errs...)
 }
 
-// Finish ends all connections, and returns the errors of those that broke, how
-// many messages were exchanged, and how many segments were sent again.
+// Finish ends all connections. It returns the errors of broken ones, the number of exchanged messages, and the
+// number of retransmitted segments.
 func (c *Connections) Finish() (broken []error, exchanges, retransmits int) {
 	if err := c.end(); err != nil {
 		broken = append(broken, err)

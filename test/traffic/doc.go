@@ -5,5 +5,5 @@
 // Connections keep traffic going while a test changes something, and count what was
 // lost.
 //
-// It does not make namespaces, and does not know what is between them.
+// It does not make namespaces, and does not know the network between them.
 package traffic

@@ -22,7 +22,7 @@ import (
 // Flow is a flow that a client opens in a namespace.
 type Flow struct {
 	NS       *netns.NS
-	From     netip.Addr // not valid: the kernel decides
+	From     netip.Addr // if invalid, the kernel chooses
 	To       netip.AddrPort
 	Protocol model.Protocol
 }
@@ -58,7 +58,7 @@ func (f Flow) Try(ctx context.Context, patience time.Duration) error {
 	return Exchange(c, patience)
 }
 
-// Init sends an SCTP INIT and returns what the answer of the server carries.
+// Init sends an SCTP INIT and returns the content of the server's answer.
 func (f Flow) Init(patience time.Duration) (answer []byte, err error) {
 	err = f.NS.Do(func() (err error) {
 		answer, err = initSCTP(f.From, f.To, patience)

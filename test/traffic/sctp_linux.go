@@ -14,8 +14,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// SCTP is spoken by hand, as far as policy and connection tracking read it (RFC 9260): INIT
-// is answered by INIT ACK, which carries the answer as its cookie.
+// This is the part of SCTP that policy and connection tracking read (RFC 9260): the answer to INIT is INIT ACK,
+// which carries the greeting as its cookie.
 const (
 	sctpInit    = 1
 	sctpInitAck = 2
@@ -52,7 +52,7 @@ func (s *Servers) SCTP(ns *netns.NS, at netip.AddrPort, answer func(client netip
 	return nil
 }
 
-// initSCTP sends an INIT and returns what the INIT ACK carries. Call it in the client's namespace.
+// initSCTP sends an INIT and returns the cookie of the INIT ACK. Call it in the client's namespace.
 func initSCTP(from netip.Addr, to netip.AddrPort, patience time.Duration) ([]byte, error) {
 	pc, err := listenSCTP(from)
 	if err != nil {

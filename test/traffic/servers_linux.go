@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// Servers answer flows in network namespaces until Close. The zero value has no servers. An
-// unspecified IPv6 address stands for all addresses of both IP versions.
+// Servers answer flows in network namespaces until Close. The zero value has no servers. An unspecified IPv6
+// address means all addresses of both IP versions.
 type Servers struct {
 	mu   sync.Mutex
 	open []io.Closer
@@ -29,7 +29,7 @@ func ServersFor(t testing.TB) *Servers {
 	return s
 }
 
-// Close ends all servers. Open TCP connections go on.
+// Close ends all servers. Open TCP connections continue.
 func (s *Servers) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Servers) Greet(ns *netns.NS, at netip.AddrPort, greeting func(client ne
 	return s.UDP(ns, at, func(client netip.AddrPort, _ []byte) []byte { return []byte(greeting(client)) })
 }
 
-// WhoAmI is a greeting that tells clients their address, as the server sees it.
+// WhoAmI is a greeting with the client's address, as the server sees it.
 func WhoAmI(client netip.AddrPort) string { return client.Addr().String() }
 
 // TCP calls handle for each connection in a goroutine, and closes the connection afterwards.

@@ -17,16 +17,14 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// Target is where traffic goes: a server's namespace, the client's address and
-// the server's.
+// Target is a destination of traffic: the namespace of the server, and the addresses of client and server.
 type Target struct {
 	NS   *netns.NS
 	From netip.Addr
 	To   netip.AddrPort
 }
 
-// batch is how many packets go by one system call, messageSize how long they are
-// in bytes.
+// batch is the number of packets per system call, messageSize their size in bytes.
 const (
 	batch       = 25
 	messageSize = 64
@@ -68,8 +66,8 @@ func (p *packets) call(trap uintptr, fd, n, flags int) (int, error) {
 // receiver counts the packets of one target by their numbers.
 type receiver struct {
 	fd    int
-	count atomic.Uint64 // different numbers
-	seen  []uint64      // a bit each
+	count atomic.Uint64 // distinct numbers
+	seen  []uint64      // one bit per number
 	twice int
 	err   error
 	stop  atomic.Bool
@@ -103,7 +101,7 @@ func (r *receiver) run() {
 	}
 }
 
-// overflowed is how many packets did not fit into the socket's buffer.
+// overflowed returns the number of packets that did not fit into the buffer of the socket.
 func (r *receiver) overflowed() (uint64, error) {
 	const drops = 8 // SK_MEMINFO_DROPS
 	var info [drops + 1]uint32
@@ -125,7 +123,7 @@ type Stream struct {
 	done      chan error
 }
 
-// NewStream sends so many packets a second until Finish.
+// NewStream sends packets at a rate per second until Finish.
 func NewStream(from *netns.NS, targets []Target, rate int) (*Stream, error) {
 	s := &Stream{sent: make([]uint64, len(targets)), done: make(chan error, 1)}
 	for _, to := range targets {
@@ -170,20 +168,19 @@ func (s *Stream) close() error {
 	return errors.Join(errs...)
 }
 
-// onTheWay is how many packets may be that, unless the rate makes more of them in
-// 50 ms: the kernel's queue of a CPU holds 1000. patience is how long nothing has to
-// arrive until what is on the way is taken for lost.
+// onTheWay is the maximum number of packets in flight, or those of 50 ms at high rates: the kernel's queue of a
+// CPU holds 1000. patience is the time without arrivals after which packets in flight count as lost.
 const (
 	onTheWay = 400
 	patience = time.Second
 )
 
-// send keeps the rate on average: after a delay it sends faster, in batches that
-// no queue on the way is too short for. On a machine that is too slow for the rate
-// it waits for the receivers: it is not this stream that should fill the queues.
+// send keeps the rate on average: after a delay it sends faster, in batches that fit into every queue on the
+// path. On a machine that is too slow for the rate it waits for the receivers, so that the stream does not fill
+// the queues.
 func (s *Stream) send(rate int) error {
 	runtime.LockOSThread()
-	// Where it is permitted, agents that start do not hold the stream up.
+	// If permitted, a high priority keeps starting agents from delaying the stream.
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
 	p := newPackets()
 	began := time.Now()
@@ -220,17 +217,17 @@ func (s *Stream) send(rate int) error {
 	return nil
 }
 
-// Outcome is what became of a stream. Overflowed packets are lost ones that
-// the receivers' buffers had no room for.
+// Outcome is the result of a stream. Overflowed packets are lost packets that did not fit into the buffers of the
+// receivers.
 type Outcome struct {
 	Sent, Received, Overflowed uint64
 	Twice                      int
 }
 
-// Lost is how many packets did not arrive.
+// Lost returns the number of packets that did not arrive.
 func (o Outcome) Lost() uint64 { return o.Sent - o.Received }
 
-// Finish stops sending, waits for what is on its way, and counts.
+// Finish stops sending, waits for packets in flight, and counts.
 func (s *Stream) Finish() (Outcome, error) {
 	s.stop.Store(true)
 	errs := []error{<-s.done}
@@ -260,7 +257,7 @@ func (s *Stream) Finish() (Outcome, error) {
 	return o, errors.Join(append(errs, s.close())...)
 }
 
-// Received is how many packets have arrived so far.
+// Received returns the number of packets received so far.
 func (s *Stream) Received() (n uint64) {
 	for _, r := range s.receivers {
 		n += r.count.Load()

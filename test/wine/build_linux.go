@@ -14,7 +14,7 @@ import (
 // compiler makes DLLs for 64-bit Windows.
 const compiler = "x86_64-w64-mingw32-gcc"
 
-// libraries are the DLLs of the emulator and what each is linked with.
+// libraries are the DLLs of the emulator, and the libraries with which each is linked.
 var libraries = map[string][]string{
 	"computenetwork":   {"-lws2_32", "-lole32"},
 	"vmcompute":        {"-lws2_32", "-lole32"},
@@ -22,7 +22,7 @@ var libraries = map[string][]string{
 	"iphlpapi-more":    {"-lws2_32", "-lole32"},
 }
 
-// Missing says what has to be installed; empty if nothing.
+// Missing returns a text that names missing packages; empty if there are none.
 func Missing() string {
 	var missing []string
 	if _, err := exec.LookPath(compiler); err != nil {
@@ -37,8 +37,8 @@ func Missing() string {
 	return strings.Join(missing, ", ") + ": run 'sudo make deps-windows'"
 }
 
-// Build makes everything that a Machine needs: the DLLs, the commands for
-// Windows, the emulator for this system. top is the top of the repository.
+// Build builds everything that a Machine needs: the DLLs, the commands for Windows, the emulator for this system.
+// top is the top of the repository.
 func Build(ctx context.Context, top, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err

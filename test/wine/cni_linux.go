@@ -31,9 +31,9 @@ func (l launcher) FindInPath(plugin string, _ []string) (string, error) {
 	return filepath.Join(l.m.bin, plugin+".exe"), nil
 }
 
-// ExecPlugin runs a plugin. One that was killed before it said anything is run again,
-// as container runtimes do. So is one that ended with an error and said nothing:
-// plugins print their errors, so Wine did not let this one get that far.
+// ExecPlugin runs a plugin. It repeats a call that was killed before the plugin printed anything, as container
+// runtimes do. It also repeats a call that failed without output: plugins print their errors, so Wine failed
+// before the plugin ran.
 func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
 	for again := 0; ; again++ {
 		answer, err := l.execute(ctx, exe, stdin, environ)
@@ -44,7 +44,7 @@ func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, envi
 	}
 }
 
-// errSilent is in the error of a plugin that ended with an exit code and wrote nothing.
+// errSilent is part of the error of a plugin that failed without output.
 var errSilent = errors.New("it wrote nothing")
 
 func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
@@ -54,7 +54,7 @@ func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
-	cmd.Env = append(cmd.Env, "CNI_PATH="+Path(l.m.bin)) // where plugins look for those that they call
+	cmd.Env = append(cmd.Env, "CNI_PATH="+Path(l.m.bin)) // the directory of plugins that plugins call
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
 	err := l.m.NS.Do(cmd.Start)
@@ -76,9 +76,8 @@ func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ
 	return out.Bytes(), nil
 }
 
-// killedAtExit reports whether Wine itself killed a process: wineserver kills one
-// that has ended and still exists after half a second. Its exit code is lost then,
-// its output is not.
+// killedAtExit reports whether Wine itself killed a process: wineserver kills a process that has ended and still
+// exists after half a second. Its exit code is then lost, its output is not.
 func killedAtExit(ctx context.Context, err error) bool {
 	var exit *exec.ExitError
 	if ctx.Err() != nil || !errors.As(err, &exit) {
@@ -88,12 +87,12 @@ func killedAtExit(ctx context.Context, err error) bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// Pod is what a container runtime calls the plugin for.
+// Pod is a pod for which a container runtime calls the plugin.
 type Pod struct {
 	Namespace, Name, Container string
 	// NetNS is the GUID of an HCN namespace.
 	NetNS string
-	// DNS is what the runtime passes for the dnsPolicy; nil for nothing.
+	// DNS holds the DNS settings that the runtime passes for the dnsPolicy; nil for none.
 	DNS *DNS
 }
 
@@ -115,8 +114,8 @@ func (p Pod) runtime() *libcni.RuntimeConf {
 	}}
 }
 
-// CNI runs plugins of the machine as a container runtime does; it keeps what the
-// plugins answered beside the machine's files.
+// CNI runs plugins of the machine as a container runtime does. It stores their results in the directory of the
+// machine.
 func (m *Machine) CNI() *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{m.bin}, m.File("cni"), launcher{&version.PluginDecoder{}, m})
 }

@@ -22,8 +22,7 @@ const (
 	block = string(hns.Block)
 )
 
-// TestCommands takes a pod through its life on every version of HNS, with the
-// executables that users get.
+// TestCommands runs the whole life of a pod on every version of HNS, with the released executables.
 func TestCommands(t *testing.T) {
 	for _, v := range hns.Profiles() {
 		t.Run(v.String(), func(t *testing.T) {
@@ -100,7 +99,7 @@ func resolves(t *testing.T, m *Machine) {
 	}
 }
 
-// status asks isthmusctl and the commands' versions.
+// status runs isthmusctl status, and the version of each command.
 func status(t *testing.T, m *Machine, v hns.Version) {
 	t.Helper()
 	for args, want := range map[string]string{
@@ -120,7 +119,7 @@ func status(t *testing.T, m *Machine, v hns.Version) {
 	shared.executables["isthmusctl"] = !t.Failed()
 }
 
-// writes counts the calls that have changed endpoints.
+// writes returns the number of calls that have changed endpoints.
 func writes(t *testing.T, m *Machine) int {
 	t.Helper()
 	b, err := os.ReadFile(m.File("calls.jsonl"))
@@ -130,8 +129,8 @@ func writes(t *testing.T, m *Machine) int {
 	return bytes.Count(b, []byte(`"Op":"Modify.endpoint"`)) + bytes.Count(b, []byte(`"Op":"Create.endpoint"`))
 }
 
-// restarts kills the agent and stops HNS; what is in force stays, is found
-// again, and is not written again.
+// restarts kills the agent and stops HNS. Policy in force stays, and the next agent reads it and does not write
+// it again.
 func restarts(t *testing.T, m *Machine, v hns.Version, dir manifests) {
 	t.Helper()
 	ctx := context.Background()
@@ -160,7 +159,7 @@ func restarts(t *testing.T, m *Machine, v hns.Version, dir manifests) {
 	decided(t, m, web, flow{"In", "10.4.2.3", tcp, 80, allow}, flow{"In", "10.2.2.3", tcp, 80, block})
 }
 
-// farewell takes the pods away and stops the agent as Ctrl-C does.
+// farewell removes the pods and stops the agent as Ctrl-C does.
 func farewell(t *testing.T, m *Machine) {
 	t.Helper()
 	ctx := context.Background()
@@ -172,7 +171,7 @@ func farewell(t *testing.T, m *Machine) {
 	if err != nil || strings.Contains(dump, "sandbox-") {
 		t.Errorf("after DEL and GC: %v\n%s", err, dump)
 	}
-	// A look of the agent at what is installed may be under way.
+	// An audit of the agent may be under way.
 	var open string
 	for range 50 {
 		if open, err = m.Control("/handles", nil); err != nil || open == "0" {
@@ -192,7 +191,7 @@ func farewell(t *testing.T, m *Machine) {
 	}
 }
 
-// TestManyAtOnce attaches pods at the same time, as a node does after a reboot.
+// TestManyAtOnce attaches pods concurrently, as a node does after a reboot.
 func TestManyAtOnce(t *testing.T) {
 	const pods = 20
 	m := machine(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestConformanceProgram runs isthmus-conformance.exe on the network that the
-// agent has made: it must get to the end, find everything as assumed, and leave
-// nothing. Wine cannot enter compartments, so it asks nothing that needs packets.
+// TestConformanceProgram runs isthmus-conformance.exe on the network that the agent has made: it must finish,
+// confirm every assumption, and leave no objects. Wine cannot enter compartments, so it runs no checks that need
+// packets.
 func TestConformanceProgram(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
@@ -69,7 +69,7 @@ func exitCode(m *Machine, exe string, args ...string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := m.Command(ctx, filepath.Join(m.bin, exe), args...)
-	_, _ = m.Output(cmd) // the code says it
+	_, _ = m.Output(cmd) // the exit code has the result
 	if cmd.ProcessState == nil {
 		return -1
 	}

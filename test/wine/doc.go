@@ -9,6 +9,6 @@
 // executable. Its tests also run hcsshim's own against the emulator, and the CNI
 // project's plugins for Windows (plugins/go.mod) on the agent's networks.
 //
-// It shows that the executables work together, on an HNS that does what is
-// publicly known of HNS. It shows nothing of Windows itself.
+// It proves that the executables work together, on an HNS with the publicly known behaviour. It proves nothing
+// about Windows itself.
 package wine

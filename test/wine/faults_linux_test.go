@@ -19,9 +19,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestFaults attaches a pod and takes it away while HNS does all that is in
-// fault.Catalogue. The pod may fail to start, as the catalogue says, but never
-// with another policy than its own, and nothing of it may stay.
+// TestFaults attaches and removes a pod under every fault in fault.Catalogue. The pod may fail to start, as the
+// catalogue describes, but never runs with another policy, and no object of it may stay.
 func TestFaults(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
@@ -52,8 +51,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestRefusesToStart gives the agent an HNS that it cannot work with: it says
-// what is missing and touches nothing.
+// TestRefusesToStart gives the agent an unsuitable HNS: it names the missing feature and changes nothing.
 func TestRefusesToStart(t *testing.T) {
 	m := machine(t)
 	if err := m.StartEmulator(hns.Version{Major: 9, Minor: 1}); err != nil {
@@ -73,8 +71,8 @@ func TestRefusesToStart(t *testing.T) {
 	shared.mu.Unlock()
 }
 
-// TestHungWrite lets a write of ACLs hang until newer policies came. Other pods
-// come meanwhile; when the write lands, what is in force is the newest policy.
+// TestHungWrite delays a write of ACLs until newer policies exist. Other pods start meanwhile. After the write
+// the newest policy is in force.
 func TestHungWrite(t *testing.T) {
 	ctx := context.Background()
 	m := machine(t)
@@ -115,7 +113,7 @@ func TestHungWrite(t *testing.T) {
 	decided(t, m, db, flow{"In", "10.1.2.3", tcp, 80, allow})
 	dir.write(t, "policy", policy("web", "10.1.0.0/16", 82))
 	time.Sleep(time.Second)
-	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, allow}, flow{"In", "10.1.2.3", tcp, 82, block}) // nothing overtakes it
+	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, allow}, flow{"In", "10.1.2.3", tcp, 82, block}) // no other write overtakes it
 	if _, err := m.Post("/fault/clear", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +127,7 @@ func TestHungWrite(t *testing.T) {
 	shared.mu.Unlock()
 }
 
-// hungTimeout is how long the agent waits for a call.
+// hungTimeout is the agent's timeout for a call.
 const hungTimeout = 2 * time.Second
 
 func attachUnder(t *testing.T, m *Machine, way fault.Way) {
@@ -165,8 +163,7 @@ func attachUnder(t *testing.T, m *Machine, way fault.Way) {
 	shared.mu.Unlock()
 }
 
-// nextAddress asks for the address that the next pod is given: those that were
-// used last are kept back for a while.
+// nextAddress determines the address of the next pod. Released addresses are in quarantine.
 func nextAddress(t *testing.T, m *Machine) string {
 	t.Helper()
 	ctx := context.Background()
@@ -200,7 +197,7 @@ func calm(t *testing.T, m *Machine) {
 	}
 }
 
-// left waits until nothing of a pod is left.
+// left waits until no object of a pod is left.
 func left(t *testing.T, m *Machine, after string) {
 	t.Helper()
 	var dump string

@@ -12,11 +12,10 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// hcnTests is how many tests hcsshim v0.15.0 has for the API of HNS.
+// hcnTests is the number of tests that hcsshim v0.15.0 has for the API of HNS.
 const hcnTests = 78
 
-// TestHCN runs hcsshim's own tests, which are written for a real HNS, against
-// the emulator: code that knows nothing of it.
+// TestHCN runs hcsshim's own tests, which are written for a real HNS, against the emulator.
 func TestHCN(t *testing.T) {
 	m := machine(t)
 	logs(t, m)

@@ -32,7 +32,7 @@ type Machine struct {
 	agent    *process
 }
 
-// process is a program that runs beside the test.
+// process is a program that runs in the background of a test.
 type process struct {
 	cmd  *exec.Cmd
 	done chan error
@@ -53,8 +53,8 @@ func (p *process) stop(sig syscall.Signal) error {
 	}
 }
 
-// New makes a machine in an empty directory, with what Build has made in bin, and
-// a network namespace for it. Nothing runs on it yet.
+// New makes a machine in an empty directory, with the executables of Build in bin, and a network namespace. It
+// starts no process.
 func New(ctx context.Context, dir, bin string) (*Machine, error) {
 	ns, err := netns.Prepared(filepath.Join(dir, "ns"))
 	if err != nil {
@@ -68,7 +68,7 @@ func New(ctx context.Context, dir, bin string) (*Machine, error) {
 	return m, nil
 }
 
-// Enter makes a machine in a namespace of the caller's.
+// Enter makes a machine in a namespace that the caller owns.
 func Enter(ctx context.Context, ns *netns.NS, dir, bin string) (*Machine, error) {
 	m := &Machine{dir: dir, bin: bin, NS: ns}
 	var err error
@@ -76,15 +76,14 @@ func Enter(ctx context.Context, ns *netns.NS, dir, bin string) (*Machine, error)
 	return m, err
 }
 
-// Names of a machine's files.
+// File names in the directory of a machine.
 const (
 	prefixDir   = "prefix"
 	hnsPID      = "hns.pid"
 	controlFile = "hns.sock"
 )
 
-// Remove ends what is left of a machine whose process is gone, by its files; they
-// stay.
+// Remove ends the remaining processes of a machine, which it finds by the machine's files. The files stay.
 func Remove(dir string) error {
 	var errs []error
 	if path := filepath.Join(dir, prefixDir); exists(path) {
@@ -101,8 +100,7 @@ func Remove(dir string) error {
 	return errors.Join(errs...)
 }
 
-// endEmulator ends the emulator with a process number, unless another process has
-// the number by now.
+// endEmulator ends the emulator with a process ID, unless another process has that ID now.
 func endEmulator(number string) error {
 	pid, err := strconv.Atoi(number)
 	if err != nil {
@@ -147,8 +145,7 @@ func (m *Machine) start(cmd *exec.Cmd, log string) (*process, error) {
 	return p, nil
 }
 
-// StartEmulator starts HNS of a version, with what an earlier one held and more
-// flags of hnsemu.
+// StartEmulator starts HNS of a version, with the objects of an earlier one and further flags of hnsemu.
 func (m *Machine) StartEmulator(v hns.Version, more ...string) error {
 	_ = os.Remove(m.ControlSocket())
 	cmd := exec.Command(filepath.Join(m.bin, "hnsemu"), append([]string{"--hns", v.String(), "--control", m.ControlSocket(),
@@ -164,13 +161,13 @@ func (m *Machine) StartEmulator(v hns.Version, more ...string) error {
 	return m.wait(m.File("hns.log"), p, func() bool { _, err := m.Control("/dump", nil); return err == nil })
 }
 
-// StopEmulator stops HNS; what it holds is kept.
+// StopEmulator stops HNS; its objects are kept.
 func (m *Machine) StopEmulator() error {
 	defer func() { m.emulator = nil }()
 	return m.emulator.stop(syscall.SIGTERM)
 }
 
-// Forget removes what HNS and the agent keep, while neither runs.
+// Forget removes the stored state of HNS and the agent, while neither runs.
 func (m *Machine) Forget() error {
 	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "ipam", "prefix/drive_c/ProgramData/isthmus"} {
 		if err := os.RemoveAll(m.File(name)); err != nil {
@@ -180,15 +177,15 @@ func (m *Machine) Forget() error {
 	return nil
 }
 
-// ControlSocket is where Control asks.
+// ControlSocket is the path of the emulator's control socket.
 func (m *Machine) ControlSocket() string { return m.File(controlFile) }
 
-// Control asks the emulator behind the agent's back.
+// Control sends a request to the emulator, without the agent.
 func (m *Machine) Control(path string, query url.Values) (string, error) {
 	return m.Post(path+"?"+query.Encode(), "")
 }
 
-// Post is Control with a document.
+// Post is Control with a request body.
 func (m *Machine) Post(path, body string) (string, error) {
 	client := http.Client{Timeout: patience / 3, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -214,11 +211,10 @@ func (m *Machine) Command(ctx context.Context, exe string, args ...string) *exec
 // Output runs a command on the machine and returns what it wrote.
 func (m *Machine) Output(cmd *exec.Cmd) (string, error) { return m.prefix.output(cmd) }
 
-// agentHTTP is where the agent's metrics and health are.
+// agentHTTP is the address of the agent's metrics and health.
 const agentHTTP = "127.0.0.1:9470"
 
-// StartAgent starts isthmus-agent.exe, with its state where it has it by
-// default, and waits until it is ready.
+// StartAgent starts isthmus-agent.exe with the default state directory, and waits until it is ready.
 func (m *Machine) StartAgent(node, manifests string, more ...string) error {
 	args := append([]string{"--node-name", node, "--manifests", Path(manifests), "--log-level", "debug", "--http-address", agentHTTP}, more...)
 	p, err := m.start(m.prefix.command(context.Background(), filepath.Join(m.bin, "isthmus-agent.exe"), args...), "agent.log")
@@ -235,7 +231,7 @@ func (m *Machine) StopAgent() error {
 	return m.agent.stop(syscall.SIGINT)
 }
 
-// KillAgent ends the agent without a chance to do anything.
+// KillAgent kills the agent.
 func (m *Machine) KillAgent() error {
 	defer func() { m.agent = nil }()
 	if err := m.agent.cmd.Process.Kill(); err != nil {
@@ -267,7 +263,7 @@ func (m *Machine) Get(path string) (string, error) {
 	return string(text), err
 }
 
-// wait polls until something is so, while a process runs.
+// wait polls a condition while a process runs.
 func (m *Machine) wait(log string, p *process, so func() bool) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		if so() {

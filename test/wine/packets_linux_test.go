@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// inside is a pod that is a network namespace too.
+// inside is a pod with a network namespace.
 type inside struct {
 	Pod
 	ns      *netns.NS
@@ -47,7 +47,7 @@ func newInside(t *testing.T, m *Machine, name string) *inside {
 	return p
 }
 
-// reply is how long an answer may take; what is denied is never answered.
+// reply is the timeout for an answer; denied flows always reach it.
 const reply = 400 * time.Millisecond
 
 // reach opens a flow to an echo server, and returns the connection after the first echo.
@@ -103,8 +103,8 @@ func outside(t *testing.T, m *Machine, addresses ...string) *netns.NS {
 	return ns
 }
 
-// TestPackets sends real packets through what isthmus-agent.exe has programmed:
-// between pods of the node, from the node, and from another one.
+// TestPackets sends real packets through the ACLs of isthmus-agent.exe: between pods of the node, from the node,
+// and from another node.
 func TestPackets(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
@@ -140,7 +140,7 @@ func TestPackets(t *testing.T) {
 	passes(t, m, m.NS, model.TCP, netip.Addr{}, at(81), true) // the node itself
 	passes(t, m, web.ns, model.UDP, netip.Addr{}, netip.AddrPortFrom(db.address, 80), true)
 
-	// A change meets the live connection.
+	// A policy change applies to the open connection.
 	dir.write(t, "policy", policy("web", "10.2.0.0/16", 80))
 	decided(t, m, web.Pod, flow{"In", "10.2.0.9", tcp, 80, allow}, flow{"In", "10.1.0.9", tcp, 80, block})
 	if err := traffic.Exchange(stream, reply); err == nil {
@@ -174,8 +174,8 @@ func TestPackets(t *testing.T) {
 	shared.packets += n
 }
 
-// passes compares what becomes of a connection with what should; it returns the
-// connection, if there is one, which the test closes.
+// passes opens a connection, and compares the result with the expected one. It returns the connection, if there
+// is one, which the test closes.
 func passes(t *testing.T, m *Machine, ns *netns.NS, protocol model.Protocol, from netip.Addr, to netip.AddrPort, want bool) net.Conn {
 	t.Helper()
 	c, err := reach(ns, protocol, from, to)

@@ -25,8 +25,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// reference is one of the plugins for Windows that others have written, called by
-// one of the two schemas of HNS on a network of ours.
+// reference is a Windows plugin of the CNI project that uses one of the two schemas of HNS on a network of
+// Isthmus.
 type reference struct {
 	plugin string
 	mode   windows.Mode
@@ -35,11 +35,10 @@ type reference struct {
 
 func (r reference) String() string { return fmt.Sprintf("%s schema %d", r.plugin, r.schema) }
 
-// firstOfTheirs is the first address that the references' IPAM gives; those of
-// Isthmus come before.
+// firstOfTheirs is the first address that the IPAM of the reference plugins assigns; those of Isthmus are lower.
 const firstOfTheirs = "10.244.3.130"
 
-// conf is the references' CNI configuration; what a case changes comes last.
+// conf returns the CNI configuration of the reference plugins; the changes of a case come last.
 func (r reference) conf(t *testing.T, m *Machine, change map[string]any) *libcni.NetworkConfigList {
 	t.Helper()
 	conf := map[string]any{
@@ -98,7 +97,7 @@ func newTheirs(t *testing.T, m *Machine, r reference, name string) *theirs {
 	return p
 }
 
-// reported notes a call of a reference that ended as it should, or stops.
+// reported counts a call of a reference plugin that succeeded, or ends the test.
 func reported(t *testing.T, r reference, what string, err error) {
 	t.Helper()
 	shared.mu.Lock()
@@ -110,7 +109,7 @@ func reported(t *testing.T, r reference, what string, err error) {
 	shared.plugins++
 }
 
-// complains is reported for a call that must fail and say why.
+// complains is like reported, for a call that must fail with a reason.
 func complains(t *testing.T, r reference, what string, err error, why string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), why) {
@@ -121,9 +120,8 @@ func complains(t *testing.T, r reference, what string, err error, why string) {
 	reported(t, r, what, err)
 }
 
-// TestReferencePlugins runs win-bridge and win-overlay of the CNI project, which
-// know nothing of Isthmus or of the emulator, on the networks that isthmus-agent
-// has made, beside its pods.
+// TestReferencePlugins runs win-bridge and win-overlay of the CNI project, on the networks that isthmus-agent has
+// made, together with pods of Isthmus.
 func TestReferencePlugins(t *testing.T) {
 	for _, r := range []reference{{"win-bridge", windows.L2Bridge, 2}, {"win-bridge", windows.L2Bridge, 1}, {"win-overlay", windows.Overlay, 2}, {"win-overlay", windows.Overlay, 1}} {
 		t.Run(strings.ReplaceAll(r.String(), " ", "-"), func(t *testing.T) {
@@ -152,7 +150,7 @@ func TestReferencePlugins(t *testing.T) {
 	}
 }
 
-// beside takes a pod of a reference through its life, beside one of Isthmus.
+// beside runs the whole life of a pod of a reference plugin, together with a pod of Isthmus.
 func beside(t *testing.T, m *Machine, r reference, dir manifests, web *inside) {
 	t.Helper()
 	ctx := context.Background()
@@ -191,7 +189,7 @@ func beside(t *testing.T, m *Machine, r reference, dir manifests, web *inside) {
 	}
 }
 
-// check compares a result with what the network and the configuration say.
+// check compares a result with the network and the configuration.
 func (r reference) check(t *testing.T, m *Machine, result types.Result) error {
 	t.Helper()
 	got, err := types100.GetResult(result)
@@ -245,7 +243,7 @@ func (r reference) installed(t *testing.T, m *Machine) error {
 	return nil
 }
 
-// canonical is a policy of a dump without members that say nothing.
+// canonical returns a policy of a dump without empty members.
 func canonical(policy string) string {
 	kind, text, _ := strings.Cut(policy, " ")
 	var settings map[string]any
@@ -253,12 +251,11 @@ func canonical(policy string) string {
 		return policy
 	}
 	maps.DeleteFunc(settings, func(_ string, v any) bool { return v == "" })
-	b, _ := json.Marshal(settings) // has been JSON
+	b, _ := json.Marshal(settings) // the settings were decoded from JSON
 	return kind + " " + string(b)
 }
 
-// refusals are what a plugin must say when it cannot; it leaves nothing then,
-// which its caller looks at.
+// refusals checks the errors of a plugin. It must leave no objects, which the caller checks.
 func refusals(t *testing.T, m *Machine, r reference) {
 	t.Helper()
 	ctx := context.Background()
@@ -306,7 +303,7 @@ func endpointsIn(dump []string) (all []string) {
 	return all
 }
 
-// leases are the addresses that the references' IPAM thinks are taken.
+// leases returns the addresses that the IPAM of the reference plugins has assigned.
 func leases(t *testing.T, m *Machine) (all []string) {
 	t.Helper()
 	files, err := os.ReadDir(m.File("ipam/isthmus"))

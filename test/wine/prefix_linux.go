@@ -15,8 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// Where Debian keeps the parts of Wine; the wrappers in the path complain about
-// a missing 32-bit Wine.
+// Directories of Wine on Debian. The wrappers in the search path complain about a missing 32-bit Wine.
 const parts = "/usr/lib/wine"
 
 // loader finds the program that runs executables of Windows.
@@ -44,11 +43,10 @@ type prefix struct {
 	ns        *netns.NS
 }
 
-// patience bounds what Wine does at once; making a prefix takes seconds on a
-// machine that has nothing else to do.
+// patience bounds a single operation of Wine. To make a prefix takes seconds on an idle machine.
 const patience = 3 * time.Minute
 
-// newPrefix makes a Windows Server 2022 with the DLLs that are in a directory.
+// newPrefix makes a Windows Server 2022 with the DLLs of a directory.
 func newPrefix(ctx context.Context, dir, dlls string, ns *netns.NS) (*prefix, error) {
 	wine, err := loader()
 	if err != nil {
@@ -89,14 +87,12 @@ func (p *prefix) boot(ctx context.Context, dlls string) error {
 			return err
 		}
 	}
-	// The service manager of the first start does not know services that are
-	// made later.
+	// The service manager of the first start does not know services that are created later.
 	p.halt(ctx)
 	return p.stay(ctx)
 }
 
-// stay starts the process that all others hang on, in the prefix's namespace; it
-// does not end when it has nothing to do.
+// stay starts wineserver in the namespace of the prefix, so that it does not end when it is idle.
 func (p *prefix) stay(ctx context.Context) error {
 	if out, err := p.output(p.server(ctx, "-p")); err != nil {
 		return fmt.Errorf("wineserver: %w\n%s", err, out)
@@ -111,7 +107,7 @@ func (p *prefix) halt(ctx context.Context) {
 	}
 }
 
-// server asks the process that all others of the prefix hang on.
+// server returns a wineserver command for the prefix.
 func (p *prefix) server(ctx context.Context, args ...string) *exec.Cmd {
 	path := filepath.Join(parts, "wineserver")
 	if !exists(path) {
@@ -130,12 +126,12 @@ func (p *prefix) environment() []string {
 func (p *prefix) command(ctx context.Context, exe string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.wine, append([]string{exe}, args...)...)
 	cmd.Env = p.environment()
-	cmd.WaitDelay = 2 * time.Second // what Wine starts on the side may hold pipes
+	cmd.WaitDelay = 2 * time.Second // background processes of Wine may hold pipes
 	return cmd
 }
 
-// output runs a command of the prefix and returns what it writes. It goes by a
-// file: what Wine starts on the side inherits it, and would hold a pipe open.
+// output runs a command of the prefix and returns what it writes. It uses a file, because background processes of
+// Wine inherit the output, and would hold a pipe open.
 func (p *prefix) output(cmd *exec.Cmd) (string, error) {
 	f, err := os.CreateTemp(p.dir, "output")
 	if err != nil {
@@ -160,5 +156,5 @@ func (p *prefix) close() error {
 	return os.RemoveAll(p.dir)
 }
 
-// Path is how an executable names a file of this system.
+// Path returns the Windows path of a file of this system.
 func Path(path string) string { return `Z:` + strings.ReplaceAll(path, "/", `\`) }

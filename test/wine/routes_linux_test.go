@@ -18,7 +18,7 @@ import (
 func TestHostRoutes(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
-	// Wine takes an interface for an earlier one of the same name, so this one has its own.
+	// Wine confuses an interface with an earlier one of the same name, so this one has a different name.
 	const name = "routes"
 	ns := netns.ForTest(t)
 	if err := netns.Connect(netns.End{NS: m.NS, Name: name}, netns.End{NS: ns, Name: name}); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestSmokeProgram runs isthmus-smoke.exe, which a workflow runs on Windows: every step
-// must pass, and nothing may be left.
+// TestSmokeProgram runs isthmus-smoke.exe, which a workflow runs on Windows: every step must pass, and no object
+// may be left.
 func TestSmokeProgram(t *testing.T) {
 	m := machine(t)
 	logs(t, m)

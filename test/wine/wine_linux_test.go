@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// The tests share one machine: to make one takes seconds. They count what they
-// have seen for the line at the end.
+// The tests share one machine, because creating one takes seconds. They count results for the last line.
 var shared struct {
 	once    sync.Once
 	machine *Machine
@@ -23,16 +22,16 @@ var shared struct {
 	err     error
 
 	mu               sync.Mutex
-	executables      map[string]bool // of the product, that have done what they are for
-	probes           int             // programs that ask a node, likewise
+	executables      map[string]bool // executables of the product that have done their work
+	probes           int             // programs that check a node, likewise
 	profiles         map[string]bool
-	cni, cniTotal    int // calls of the plugin that ended as they should
+	cni, cniTotal    int // calls of the plugin with the expected result
 	hcn, hcnTotal    int // tests of hcsshim
-	plugins          int // calls of the reference plugins, that ended as they should
+	plugins          int // calls of the reference plugins with the expected result
 	pluginsTotal     int
-	decided, differs int // verdicts asked of the ACLs under every reading
-	faults           int // faults that were injected and got over
-	connections      int // that were tried through the switch
+	decided, differs int // verdicts of the ACLs under every reading
+	faults           int // faults that were injected and handled
+	connections      int // connections through the switch
 	packets          int // that the switch has seen
 }
 
@@ -61,7 +60,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// machine returns the shared machine with nothing running and nothing kept.
+// machine returns the shared machine, without processes and stored state.
 func machine(t *testing.T) *Machine {
 	t.Helper()
 	if testing.Short() {
@@ -110,7 +109,7 @@ func machine(t *testing.T) *Machine {
 	return m
 }
 
-// logs shows what the programs wrote if the test has failed.
+// logs prints the logs of the programs if the test has failed.
 func logs(t *testing.T, m *Machine) {
 	t.Cleanup(func() {
 		if !t.Failed() {
@@ -123,7 +122,7 @@ func logs(t *testing.T, m *Machine) {
 	})
 }
 
-// counted notes a call of the plugin that must end without an error.
+// counted counts a call of the plugin that must succeed.
 func counted(t *testing.T, what string, err error) {
 	t.Helper()
 	shared.mu.Lock()
@@ -136,7 +135,7 @@ func counted(t *testing.T, what string, err error) {
 	shared.executables["isthmus-cni"] = true
 }
 
-// refused notes a call of the plugin that must fail and say why.
+// refused counts a call of the plugin that must fail with a reason.
 func refused(t *testing.T, what string, err error, why string) {
 	t.Helper()
 	shared.mu.Lock()
@@ -155,8 +154,8 @@ type flow struct {
 	want              string
 }
 
-// decided asks the ACLs of a pod about flows until all are as wanted; after a
-// change of policy that takes a moment.
+// decided evaluates the ACLs of a pod for flows until all have the expected verdict, which takes a moment after a
+// change of policy.
 func decided(t *testing.T, m *Machine, p Pod, flows ...flow) {
 	t.Helper()
 	var wrong string
@@ -198,7 +197,7 @@ func newManifests(t *testing.T, pods ...string) manifests {
 	return dir
 }
 
-// write replaces a file as the API's clients do: at once.
+// write replaces a file atomically.
 func (dir manifests) write(t *testing.T, name, text string) {
 	t.Helper()
 	part := filepath.Join(t.TempDir(), "part")
@@ -210,7 +209,7 @@ func (dir manifests) write(t *testing.T, name, text string) {
 	}
 }
 
-// policy lets a port of the pods called app be reached from a range.
+// policy returns a NetworkPolicy that allows a range to reach a port of the pods of an app.
 func policy(app, from string, port int) string {
 	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s, namespace: shop}\nspec:\n  podSelector: {matchLabels: {app: %s}}\n  ingress:\n  - {from: [{ipBlock: {cidr: %s}}], ports: [{port: %d}]}\n", app, app, from, port)
 }
