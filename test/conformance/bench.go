@@ -14,18 +14,18 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// endpointName is that of the endpoint that lists are written to.
+// endpointName is the name of the endpoint to which lists are written.
 const endpointName = "isthmus-conformance"
 
-// bench is the endpoint that is written to, and the sets on its network.
+// bench is the endpoint to which lists are written, and the sets on its network.
 type bench struct {
 	hns      hns.Client
 	version  hns.Version
 	network  hns.Network
 	endpoint hns.Endpoint
-	// dnsRefused is the error of an endpoint that was to have a resolver.
+	// dnsRefused is the error of HNS when the endpoint was created with a resolver.
 	dnsRefused error
-	// sets are those that the bench has made and not removed.
+	// sets are the sets that the bench has made and not removed.
 	sets map[string]hns.SetPolicy
 }
 
@@ -33,7 +33,7 @@ type bench struct {
 var benchDNS = hns.DNS{ServerList: []string{"192.0.2.53", "192.0.2.54"},
 	Search: []string{"conformance.invalid", "isthmus.invalid"}, Options: []string{"ndots:5"}}
 
-// newBench makes the endpoint, in the place of one that an earlier run has left.
+// newBench makes the endpoint, and removes one that an earlier run has left.
 func newBench(ctx context.Context, client hns.Client, o options) (*bench, error) {
 	b := &bench{hns: client, sets: make(map[string]hns.SetPolicy)}
 	var err error
@@ -84,7 +84,7 @@ func (b *bench) findNetwork(ctx context.Context, name string) error {
 	return fmt.Errorf("--network %q: hns has no such network, it has %q", name, names)
 }
 
-// close removes what the bench has made, also after the context has ended.
+// close removes the objects of the bench, also after the context has ended.
 func (b *bench) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -104,8 +104,7 @@ func wrap(list []hns.ACL) []hns.Policy {
 	return all
 }
 
-// list replaces the ACLs of the bench's endpoint and returns what HNS says that
-// it holds then.
+// list replaces the ACLs of the bench's endpoint, and returns the list that HNS then reports.
 func (b *bench) list(ctx context.Context, list ...hns.ACL) ([]hns.ACL, error) {
 	e, err := b.hns.ModifyEndpoint(ctx, b.endpoint.ID, hns.Update, wrap(list)...)
 	if err != nil {
@@ -114,7 +113,7 @@ func (b *bench) list(ctx context.Context, list ...hns.ACL) ([]hns.ACL, error) {
 	return e.ACLs()
 }
 
-// set makes or replaces a set and reports whether the network holds it then.
+// set makes or replaces a set, and reports whether the network then has it.
 func (b *bench) set(ctx context.Context, set hns.SetPolicy) (bool, error) {
 	request := hns.Add
 	if _, ok := b.sets[set.ID]; ok {
@@ -142,7 +141,7 @@ func (b *bench) removeSets(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clean leaves an endpoint that is denied everything, and no sets.
+// clean makes the endpoint deny everything, and removes all sets.
 func (b *bench) clean(ctx context.Context) error {
 	if _, err := b.list(ctx, acl.DenyAll()...); err != nil {
 		return fmt.Errorf("deny everything: %w", err)

@@ -16,8 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// openHNS opens the service of this machine. Where threads cannot change their
-// compartment there is no wire.
+// openHNS opens the service of this machine. If threads cannot change their compartment, wire is nil.
 func openHNS() (hns.Client, wire, error) {
 	client, err := hns.Open()
 	if err != nil {
@@ -30,21 +29,21 @@ func openHNS() (hns.Client, wire, error) {
 	return client, compartments{set}, nil
 }
 
-// compartments sends packets from the network compartments of pods. The API is
-// the one by which container runtimes enter them.
+// compartments sends packets from the network compartments of pods. It uses the API with which container runtimes
+// enter them.
 type compartments struct{ set *windows.LazyProc }
 
-// connectTime is long enough for two lost SYNs.
+// connectTime allows for two lost SYNs.
 const connectTime = 5 * time.Second
 
-// hostCompartment is where every thread begins.
+// hostCompartment is the compartment of a new thread.
 const hostCompartment = 1
 
-// in runs f with a thread in a compartment; sockets that f makes belong to it.
+// in runs f on a thread in a compartment; the sockets of f belong to that compartment.
 func (c compartments) in(id uint32, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // not unlocked if the thread cannot come back
+		runtime.LockOSThread() // stays locked if the thread cannot return
 		if code, _, _ := c.set.Call(uintptr(id)); code != 0 {
 			done <- fmt.Errorf("enter compartment %d: error %d: run as administrator", id, code)
 			return

@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// simulated is a network of HNS with two pods, read in one way.
+// simulated is a network of an in-memory HNS under one reading, with two pods.
 type simulated struct {
 	fake    *hnstest.Fake
 	reading hns.Reading
@@ -58,8 +58,7 @@ func simulate(t *testing.T, v hns.Version, reading hns.Reading) simulated {
 	return s
 }
 
-// TestQuestionsFindTheReading gives the questions an HNS that is read in one of
-// all ways: the answers must tell which.
+// TestQuestionsFindTheReading runs the questions against an HNS under each reading: the answers must identify it.
 func TestQuestionsFindTheReading(t *testing.T) {
 	for _, reading := range hns.Readings() {
 		s := simulate(t, hns.Server2022, reading)
@@ -127,7 +126,7 @@ func TestEverythingAsAssumed(t *testing.T) {
 	}
 }
 
-// TestOtherwise breaks HNS; the report must tell.
+// TestOtherwise breaks HNS; the report must show that.
 func TestOtherwise(t *testing.T) {
 	s := simulate(t, hns.Server2022, hns.Reading{})
 	n := 0
@@ -151,7 +150,7 @@ func TestOtherwise(t *testing.T) {
 	}
 }
 
-// TestResolverIsLost: the report says when HNS keeps no resolver, or refuses it.
+// TestResolverIsLost checks that the report shows when HNS does not store a resolver, or refuses it.
 func TestResolverIsLost(t *testing.T) {
 	lost := simulate(t, hns.Server2022, hns.Reading{})
 	lost.fake.Plant(hnstest.BugDNSLost)

@@ -20,8 +20,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// corpus writes what every step of every case becomes and asks what HNS holds.
-// The error is of what the next case needs: those of the cases are counted.
+// corpus writes the lists and sets of every step of every case, and reads them back. It counts the failures of
+// cases. It returns an error if it cannot run the next case.
 func (b *bench) corpus(ctx context.Context, cases []corpus.Case) (c Comparison, err error) {
 	known := make(map[string]*held)
 	began := time.Now()
@@ -54,15 +54,14 @@ type stepRun struct {
 	*Comparison
 	cluster *engine.Cluster
 	where   string
-	// held is what HNS holds for each endpoint; endpoints whose list was refused
-	// have nothing.
+	// held is the list that HNS has for each endpoint; an endpoint whose list was refused has none.
 	held map[place]*held
-	// known is that of lists of all steps so far, by what was written.
+	// known holds the lists of all steps so far, by the written text.
 	known map[string]*held
 }
 
-// held is a list that HNS holds, to be decided in two ways: by the evaluator that
-// the product has, and by one that shares no code with it.
+// held is a list as HNS reports it. Two evaluators decide it: that of the product, and one that shares no code
+// with it.
 type held struct {
 	rules *hns.Rules
 	facts *facts.Port
@@ -73,7 +72,7 @@ func (s *stepRun) run(ctx context.Context, flows []corpus.Flow) error {
 	for _, node := range slices.Sorted(maps.Keys(s.cluster.States)) {
 		s.install(ctx, node, acl.Lower(s.cluster.States[node], o, "HNS "+s.version.String()))
 	}
-	if len(s.sets) > 0 { // names of sets come again, with other members
+	if len(s.sets) > 0 { // set names repeat with other members
 		if err := s.clean(ctx); err != nil {
 			return err
 		}
@@ -84,9 +83,8 @@ func (s *stepRun) run(ctx context.Context, flows []corpus.Flow) error {
 	return ctx.Err()
 }
 
-// install writes the sets and lists of a node, one after the other to the one
-// endpoint, and keeps what HNS says that it holds. What was written before is
-// not written again.
+// install writes the sets and lists of a node, one after the other to the same endpoint, and records what HNS
+// reports. It writes each list only once.
 func (s *stepRun) install(ctx context.Context, node string, l *acl.Lowering) {
 	for _, id := range slices.Sorted(maps.Keys(l.Lists)) {
 		list := l.Ruleset.Lists[id]
@@ -101,7 +99,7 @@ func (s *stepRun) install(ctx context.Context, node string, l *acl.Lowering) {
 	}
 }
 
-// written is what HNS is given for a list, as text.
+// written returns the request for a list, as text.
 func written(p *acl.Ruleset, list []hns.ACL) string {
 	var b strings.Builder
 	b.WriteString(hns.FormatACLs("", list))
@@ -133,7 +131,7 @@ func (s *stepRun) putSets(ctx context.Context, p *acl.Ruleset, list []hns.ACL) {
 	}
 }
 
-// put writes a list and returns what HNS holds then; nil if it refuses.
+// put writes a list and returns what HNS then reports; nil if HNS refuses it.
 func (s *stepRun) put(ctx context.Context, id model.EndpointID, list []hns.ACL) *held {
 	s.Lists++
 	began := time.Now()
@@ -158,7 +156,7 @@ func (s *stepRun) put(ctx context.Context, id model.EndpointID, list []hns.ACL) 
 	return h
 }
 
-// read gives a list and the sets of the bench to the other evaluator, as JSON.
+// read passes a list and the sets of the bench to the other evaluator, as JSON.
 func (s *stepRun) read(list []hns.ACL) (*facts.Port, error) {
 	var endpoint, network []json.RawMessage
 	var errs []error
@@ -178,7 +176,7 @@ func (s *stepRun) read(list []hns.ACL) (*facts.Port, error) {
 	return facts.Read(endpoint, network)
 }
 
-// ask decides a flow by what HNS holds, under every reading.
+// ask decides a flow by the lists that HNS reports, under every reading.
 func (s *stepRun) ask(f corpus.Flow, o acl.Options) {
 	switch {
 	case f.Src == f.Dst, f.Src.Is6() != f.Dst.Is6(), f.Src.Is6() && o.NoIPv6:
@@ -225,10 +223,10 @@ func (s *stepRun) ask(f corpus.Flow, o acl.Options) {
 	}
 }
 
-// sourcePort is the port that flows come from, on protocols that have any.
+// sourcePort is the source port of flows of protocols with ports.
 const sourcePort = 40000
 
-// byTheFacts decides a flow by what is known of HNS.
+// byTheFacts decides a flow by the documented facts about HNS.
 func (s *stepRun) byTheFacts(f corpus.Flow, asked []engine.Question) {
 	k := facts.Packet{From: f.Src, To: f.Dst, Protocol: int(f.Protocol), ToPort: int(f.Port)}
 	if f.Protocol.HasPorts() {

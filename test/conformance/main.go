@@ -25,7 +25,7 @@ var version = "devel"
 // The exit codes.
 const (
 	exitAsAssumed = iota
-	exitOtherwise // something is not as assumed; the report says what
+	exitOtherwise // an assumption is wrong; the report names it
 	exitUsage
 	exitFailed // the checks could not run
 )
@@ -118,7 +118,7 @@ func run(ctx context.Context, args []string, w io.Writer, open func() (hns.Clien
 	return exitAsAssumed
 }
 
-// ask does everything. The report tells what was found until an error.
+// ask runs all checks. After an error the report contains the results so far.
 func ask(ctx context.Context, o options, open func() (hns.Client, wire, error)) (r *Report, err error) {
 	client, packets, err := open()
 	if err != nil {

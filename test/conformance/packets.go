@@ -23,12 +23,12 @@ type pod struct {
 
 // wire sends packets between pods.
 type wire interface {
-	// Reach opens a TCP connection from one pod to a port of another, where it
-	// listens itself, and reports whether that succeeds.
+	// Reach opens a TCP connection from one pod to a port of another, on which it listens, and reports whether
+	// that succeeds.
 	Reach(ctx context.Context, from, to pod, port uint16) (bool, error)
 }
 
-// packetQuestion is one that packets from A to B answer.
+// packetQuestion is a question that packets from A to B answer.
 type packetQuestion struct {
 	id, text string
 	sets     bool // needs sets
@@ -47,7 +47,7 @@ func packetQuestions() []packetQuestion {
 	}
 }
 
-// probePackets asks everything that needs packets between two pods.
+// probePackets runs all checks that need packets between two pods.
 func (b *bench) probePackets(ctx context.Context, namespaces []string, w wire) (answers []Answer, err error) {
 	none := func(why string) []Answer {
 		var all []Answer
@@ -111,7 +111,7 @@ func (b *bench) findPod(ctx context.Context, namespace string) (pod, error) {
 	return pod{}, fmt.Errorf("--pods: namespace %s has no endpoint with an IPv4 address on network %s", namespace, b.network.Name)
 }
 
-// pair are two pods whose policies are changed and restored.
+// pair holds two pods whose policies are changed and restored.
 type pair struct {
 	*bench
 	wire wire
@@ -139,7 +139,7 @@ func (p *pair) write(ctx context.Context, to pod, list ...hns.ACL) error {
 	return nil
 }
 
-// allowAll is a list that allows everything and leaves nothing open.
+// allowAll is a list that allows everything explicitly.
 func allowAll() []hns.ACL {
 	list := acl.DenyAll()
 	for i := range list {
@@ -148,12 +148,12 @@ func allowAll() []hns.ACL {
 	return list
 }
 
-// open lets everything pass between the pods.
+// open allows all packets between the pods.
 func (p *pair) open(ctx context.Context) error {
 	return errors.Join(p.write(ctx, p.a, allowAll()...), p.write(ctx, p.b, allowAll()...))
 }
 
-// restore puts back what the pods had.
+// restore restores the policies of the pods.
 func (p *pair) restore(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -167,8 +167,8 @@ func (p *pair) restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// baseline says why packets would not tell anything: A must reach B if all is
-// allowed, and not if B denies.
+// baseline returns the reason why packets cannot answer questions: A must reach B if everything is allowed, and
+// must not if B denies.
 func (p *pair) baseline(ctx context.Context) (why string, err error) {
 	if err := p.open(ctx); err != nil {
 		return "", err
@@ -189,7 +189,7 @@ func (p *pair) baseline(ctx context.Context) (why string, err error) {
 	return "", p.open(ctx)
 }
 
-// with gives B a list and asks whether A reaches it.
+// with writes a list for B, and reports whether A reaches B.
 func (p *pair) with(ctx context.Context, list ...hns.ACL) (bool, error) {
 	if err := p.write(ctx, p.b, list...); err != nil {
 		return false, err
@@ -197,10 +197,10 @@ func (p *pair) with(ctx context.Context, list ...hns.ACL) (bool, error) {
 	return p.reach(ctx)
 }
 
-// hosts are the Host rules that let everything pass.
+// hosts are the Host rules that allow everything.
 func hosts() []hns.ACL { return allowAll()[2:] }
 
-// answer names what was found.
+// answer returns the result as text.
 func answer(yes bool, ifYes, ifNo string) string {
 	if yes {
 		return ifYes
@@ -246,7 +246,7 @@ func (p *pair) afterRewrite(ctx context.Context) (Answer, error) {
 		Detail: fmt.Sprintf("%d of %d; whether open connections survive is for a stream by hand", worked, tries)}, nil
 }
 
-// fromSets lets B be reached from sets, as Isthmus writes it.
+// fromSets allows sets to reach B, with the ACLs that Isthmus writes.
 func (p *pair) fromSets(ctx context.Context, ids ...string) (bool, error) {
 	r := rule(hns.In, hns.Allow, 500)
 	r.LocalAddresses = strings.Join(ids, ",")

@@ -15,14 +15,13 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// question is one that calls alone answer. Its error is of the bench, not of
-// what was tried.
+// question is a question that calls alone answer. It returns an error if the check itself failed.
 type question struct {
 	id, text string
 	ask      func(context.Context) (Answer, error)
 }
 
-// probe asks everything that needs no packets.
+// probe runs all checks that need no packets.
 func (b *bench) probe(ctx context.Context) ([]Answer, error) {
 	questions := []question{
 		{"d", "does an Update of ACLs keep other policies", b.updateKeeps},
@@ -51,7 +50,7 @@ func (b *bench) probe(ctx context.Context) ([]Answer, error) {
 	return append(answers, notAsked()...), nil
 }
 
-// notAsked are the questions that this program cannot ask.
+// notAsked are the questions that this program cannot check.
 func notAsked() []Answer {
 	return []Answer{
 		{ID: "c", Question: "do ACLs see the pod behind a service", Detail: "needs kube-proxy: allow a pod only the address of another and call that by its ClusterIP"},
@@ -126,13 +125,13 @@ func (b *bench) takesTiers(ctx context.Context) (Answer, error) {
 	if err != nil || text != "taken" {
 		return Answer{Answer: text, Detail: "one tier beside ACLs"}, err
 	}
-	// What only removal takes away would be in the way of what follows.
+	// Remove what only a removal clears, because it would affect later checks.
 	_, err = b.hns.ModifyEndpoint(ctx, b.endpoint.ID, hns.Remove, tier)
 	removed, err := taken(err)
 	return Answer{Answer: text, Detail: "one tier beside ACLs; its removal: " + removed}, err
 }
 
-// slow is how long a call may take before no larger one is tried.
+// slow is the duration of a call after which no larger one is tried.
 const slow = time.Minute
 
 func (b *bench) limits(ctx context.Context) (Answer, error) {

@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// Answer is what one question of docs/windows.md came to.
+// Answer is the result of one question of docs/windows.md.
 type Answer struct {
 	ID       string // letter in the table of docs/windows.md
 	Question string
-	Answer   string // empty if it was not asked, or not to the end
-	// Detail says how the answer came about, or why there is none.
+	Answer   string // empty if the check did not run to its end
+	// Detail explains the answer, or why there is none.
 	Detail string
-	// Wrong tells that Isthmus assumes otherwise.
+	// Wrong is true if Isthmus assumes another answer.
 	Wrong bool
 }
 
-// Comparison is the corpus against what HNS holds.
+// Comparison compares the corpus with the lists that HNS reports.
 type Comparison struct {
 	Cases, Steps   int
 	Lists, Sets    int // that were written
-	Verdicts       int // of flows, under every reading together
+	Verdicts       int // verdicts of flows, all readings together
 	Facts          int // verdicts of an evaluator that shares no code with the product
-	Differ         int // verdicts, lists and sets that are not what they should be
-	Refused        int // writes that HNS did not take
+	Differ         int // verdicts, lists and sets that differ from the expected ones
+	Refused        int // writes that HNS refused
 	Seconds        float64
 	SlowestSeconds float64 // one write of a list
-	// First are the first things that were not as they should be.
+	// First are the first differences.
 	First []string
 }
 
@@ -46,7 +46,7 @@ func (c *Comparison) note(format string, args ...any) {
 	}
 }
 
-// Report is everything that was found.
+// Report holds all results.
 type Report struct {
 	Program string
 	HNS     string

@@ -18,11 +18,11 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// outage is how long the API server is away.
+// outage is the duration of the API server's outage.
 const outage = time.Minute
 
-// loseAPIServer stops the API server for a minute. Traffic goes on, policy stays,
-// and a pod that has to be attached again meanwhile gets its network and policy.
+// loseAPIServer stops the API server for a minute. Traffic continues, policy stays, and a pod that restarts in
+// that time gets its network and policy.
 func (l *lab) loseAPIServer(ctx context.Context) error {
 	pods, err := l.startTalkers(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (l *lab) loseAPIServer(ctx context.Context) error {
 	})
 }
 
-// withoutAPIServer asks what has to hold while it is away.
+// withoutAPIServer checks the cluster while the API server is down.
 func (l *lab) withoutAPIServer(ctx context.Context, pods map[string]*talker) error {
 	for _, server := range []string{"near", "far"} {
 		if err := policed(pods, pods[server]); err != nil {
@@ -120,9 +120,8 @@ func (l *lab) newSandbox(uid, old string) (*talker, error) {
 	return nil, errors.New("the pod has no new processes")
 }
 
-// loseNode cuts a node off at once, expects pods of the others to go on, and
-// brings it back, as after a power failure: with its disk, but without all that
-// lived in memory.
+// loseNode cuts a node off suddenly, and checks that pods of other nodes continue. Then it starts the node as
+// after a power failure: with its disk, but without its memory.
 func (l *lab) loseNode(ctx context.Context) error {
 	pods, err := l.startTalkers(ctx)
 	if err != nil {

@@ -154,8 +154,7 @@ func (l *lab) mixedPods(ctx context.Context, w *windowsNode) (map[string]*talker
 	return all, nil
 }
 
-// matrix connects every pod with every other and returns what is not as it
-// should be.
+// matrix connects every pod with every other, and returns the differences from the expected verdicts.
 func matrix(pods map[string]*talker, denied []string) error {
 	var results []chan error
 	for _, from := range pods {

@@ -162,8 +162,8 @@ func (l *lab) answers(n *node) error {
 	return nil
 }
 
-// deny lists the control plane's second address, of which the nodes then take
-// nothing in, and withdraws that.
+// deny puts the second address of the control plane on a deny list, checks that nodes drop its packets, and
+// removes the list.
 func (l *lab) deny(ctx context.Context) error {
 	if err := l.servers(ctx); err != nil {
 		return err
@@ -203,7 +203,7 @@ func (l *lab) deny(ctx context.Context) error {
 	return until(ctx, 20*time.Second, "the guest to be let in again", func() error { return reached(true) })
 }
 
-// tunnel has all nodes reach each other by VXLAN, and leaves it so for removal.
+// tunnel switches all nodes to VXLAN, and stays so for the test of removal.
 func (l *lab) tunnel(ctx context.Context) error {
 	l.fabricMode = "vxlan"
 	if err := l.install(ctx); err != nil {
@@ -241,7 +241,7 @@ func (l *lab) traces(want ...string) error {
 	return nil
 }
 
-// remove takes Isthmus away and compares the nodes with what they were.
+// remove uninstalls Isthmus, and compares the nodes with their state before.
 func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	manifest, err := l.manifestOf(l.manifest)
 	if err != nil {
@@ -359,7 +359,7 @@ func (l *lab) imprints() (map[string]string, error) {
 	return all, nil
 }
 
-// compare returns an error that says what is not as it was.
+// compare returns an error that lists all differences.
 func (l *lab) compare(before map[string]string) error {
 	after, err := l.imprints()
 	if err != nil {

@@ -180,7 +180,7 @@ const (
 // the queues.
 func (s *Stream) send(rate int) error {
 	runtime.LockOSThread()
-	// If permitted, a high priority keeps starting agents from delaying the stream.
+	// If permitted, this thread gets real-time priority, so that starting agents do not delay the stream.
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
 	p := newPackets()
 	began := time.Now()
