@@ -21,8 +21,8 @@ const (
 	// Passes: a Pass rule that matches, or an Accept rule after MayPass. The rest of its
 	// tier is not evaluated.
 	Passes
-	// NotAsked: an earlier rule gave the verdict or ended the tier.
-	NotAsked
+	// NotEvaluated: an earlier rule gave the verdict or ended the tier.
+	NotEvaluated
 	// MayPass: a Pass rule that matches, of a policy that may or may not select the pod. Its
 	// tier cannot accept the flow any more.
 	MayPass
@@ -118,7 +118,7 @@ func (e *Evaluator) trace(x *Explanation, q question) {
 			m := e.matches(*r, q)
 			switch {
 			case x.Decision.Cause != nil || passed[p.Tier] || p.Tier == model.TierBaseline && isolating != nil:
-				t.Role = NotAsked
+				t.Role = NotEvaluated
 			case m == no || m == maybe && r.Action == model.ActionAccept:
 				t.Role = NoMatch
 			case r.Action == model.ActionMayPass:

@@ -142,6 +142,15 @@ func writeEnforced(b *strings.Builder, checks []explain.Enforcement) {
 	}
 }
 
+// verb returns a role as the verb of n rules.
+func verb(role policy.Role, n int) string {
+	if n == 1 {
+		return role.String()
+	}
+	return strings.NewReplacer("does not", "do not", "decides", "decide", "passes", "pass", "is not", "are not", "keeps its", "keep their").
+		Replace(role.String())
+}
+
 // countRules counts the rules by their role, in one line.
 func countRules(b *strings.Builder, rules []explain.Rule) {
 	counts := make(map[string]int)
@@ -149,9 +158,9 @@ func countRules(b *strings.Builder, rules []explain.Rule) {
 		counts[t.Role]++
 	}
 	var parts []string
-	for _, role := range []policy.Role{policy.Decides, policy.Passes, policy.MayPass, policy.NoMatch, policy.NotAsked} {
+	for _, role := range []policy.Role{policy.Decides, policy.Passes, policy.MayPass, policy.NoMatch, policy.NotEvaluated} {
 		if n := counts[role.String()]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, role))
+			parts = append(parts, fmt.Sprintf("%d %s", n, verb(role, n)))
 		}
 	}
 	fmt.Fprintf(b, "  rules     %d that could apply: %s (-o wide lists them)\n", len(rules), strings.Join(parts, ", "))
