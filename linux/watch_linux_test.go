@@ -18,9 +18,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// told returns the events since the last call, as text without source ports. It removes
+// takeEvents returns the events since the last call, as text without source ports. It removes
 // duplicates, for example of a retransmitted TCP SYN.
-func (l *lab) told() []string {
+func (l *lab) takeEvents() []string {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
@@ -48,19 +48,19 @@ func (l *lab) told() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// tells checks that exactly these events occurred.
-func (l *lab) tells(want ...string) {
+// emits checks that exactly these events occurred.
+func (l *lab) emits(want ...string) {
 	l.t.Helper()
-	got := l.told()
+	got := l.takeEvents()
 	// On a busy machine events may be late. Surplus ones come no later than those that are due.
 	for deadline := time.Now().Add(patience); len(got) < len(want) && time.Now().Before(deadline); {
-		got = append(got, l.told()...)
+		got = append(got, l.takeEvents()...)
 		slices.Sort(got)
 		got = slices.Compact(got)
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		l.t.Errorf("told\n%q, want\n%q", got, want)
+		l.t.Errorf("events\n%q, want\n%q", got, want)
 	}
 }
 
@@ -71,25 +71,25 @@ func TestFlowEvents(t *testing.T) {
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)
 	l.denied(a, "tcp", "10.1.0.12", 80)
-	l.tells("a: deny of egress from 10.1.0.11 to 10.1.0.12 TCP/80: policy not known yet")
+	l.emits("a: deny of egress from 10.1.0.11 to 10.1.0.12 TCP/80: policy not known yet")
 	l.apply()
-	l.told()
+	l.takeEvents()
 	// Between two pods both ends cause an event, although one program decides for both.
 	l.allowed(a, "tcp", "10.1.0.12", 80)
 	l.allowed(a, "udp", "fd01::c", 80)
-	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
+	l.emits("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
 		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"ingress",
 		"a: allow of egress from fd01::b to fd01::c UDP/80: "+open+"egress",
 		"b: allow of ingress from fd01::b to fd01::c UDP/80: "+open+"ingress")
 
 	l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
-	l.told()
+	l.takeEvents()
 	const rule = "ingress rule 0 of NetworkPolicy default/b-ingress, tier NetworkPolicy"
 	const isolated = "isolated for ingress by NetworkPolicy default/b-ingress, no rule accepts"
 	l.allowed(a, "tcp", "10.1.0.12", 80)
 	l.denied(a, "tcp", "fd01::c", 81)
 	l.denied(l.outside, "tcp", "10.1.0.12", 80)
-	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
+	l.emits("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
 		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: "+rule,
 		"a: allow of egress from fd01::b to fd01::c TCP/81: "+open+"egress",
 		"b: deny of ingress from fd01::b to fd01::c TCP/81: "+isolated,
@@ -100,14 +100,14 @@ func TestFlowEvents(t *testing.T) {
 	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
 	defer c.Close()
 	l.must(traffic.Exchange(c, patience))
-	l.told()
+	l.takeEvents()
 	l.apply(isolate("b", model.Ingress))
 	if traffic.Exchange(c, silence) == nil {
 		t.Error("the connection goes on under a policy that denies it")
 	}
 	l.must(c.(*net.TCPConn).SetLinger(0))
 	l.must(c.Close()) // prevents retransmissions
-	l.tells("b: revoked of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: not known")
+	l.emits("b: revoked of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: not known")
 
 	// A restarted agent reads the events since it stopped, and explains them as soon as it
 	// knows the policies again.
@@ -118,12 +118,12 @@ func TestFlowEvents(t *testing.T) {
 	l.must(l.add("a", 11))
 	l.must(l.add("b", 12))
 	l.apply(isolate("b", model.Ingress))
-	l.tells("b: deny of ingress from " + outsideAddr4 + " to 10.1.0.12 TCP/80: " + isolated)
+	l.emits("b: deny of ingress from " + outsideAddr4 + " to 10.1.0.12 TCP/80: " + isolated)
 
 	// If policy changed before the event is read, the event names the rules of its time.
 	l.denied(a, "tcp", "10.1.0.12", 80)
 	l.apply()
-	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
+	l.emits("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
 		"b: deny of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: "+isolated)
 	if n := l.status().Events; n.Limited != 0 || n.Lost != 0 {
 		t.Errorf("events were left out: %+v", n)
@@ -134,11 +134,11 @@ func TestFlowEvents(t *testing.T) {
 func TestFlowEventsOfServices(t *testing.T) {
 	l := newServiceLab(t)
 	l.apply(isolate("a", model.Egress, accept(pods("b"), tcp(8080))))
-	l.told()
+	l.takeEvents()
 	l.allowed(l.pods["a"], "tcp", service4, 80)
 	l.denied(l.pods["a"], "tcp", service6, 81)
 	const isolated = "isolated for egress by NetworkPolicy default/a-egress, no rule accepts"
-	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/8080 as "+service4+":80: egress rule 0 of NetworkPolicy default/a-egress, tier NetworkPolicy",
+	l.emits("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/8080 as "+service4+":80: egress rule 0 of NetworkPolicy default/a-egress, tier NetworkPolicy",
 		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 TCP/8080: "+open+"ingress",
 		"a: deny of egress from fd01::b to "+outsideAddr6+" TCP/8080 as ["+service6+"]:81: "+isolated)
 }
@@ -160,9 +160,9 @@ func TestFlowEventsAfterUpgrade(t *testing.T) {
 	l.must(l.add("b", 12))
 	l.allowed(a, "tcp", "10.1.0.12", 80) // as before, by the policy in force
 	l.apply()
-	l.told()
+	l.takeEvents()
 	l.allowed(b, "udp", "10.1.0.12", 80) // itself
 	l.allowed(a, "udp", "10.1.0.12", 80)
-	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 UDP/80: "+open+"egress",
+	l.emits("a: allow of egress from 10.1.0.11 to 10.1.0.12 UDP/80: "+open+"egress",
 		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 UDP/80: "+open+"ingress")
 }

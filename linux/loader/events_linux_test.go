@@ -18,8 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// told returns the events since the last call.
-func told(t *testing.T, path *loader.DataPath) (all []events.Record) {
+// takeEvents returns the events since the last call.
+func takeEvents(t *testing.T, path *loader.DataPath) (all []events.Record) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // do not wait for more
@@ -38,15 +38,15 @@ func told(t *testing.T, path *loader.DataPath) (all []events.Record) {
 	return all
 }
 
-// tells runs a frame and checks that it causes exactly the wanted events. It also checks the
+// emits runs a frame and checks that it causes exactly the wanted events. It also checks the
 // fields that are equal for all events.
-func (b *bench) tells(d way, frame []byte, want ...events.Record) {
+func (b *bench) emits(d way, frame []byte, want ...events.Record) {
 	b.t.Helper()
 	before := time.Now()
 	if _, err := b.path.Run(b.pod, d, frame); err != nil {
 		b.t.Fatal(err)
 	}
-	got := told(b.t, b.path)
+	got := takeEvents(b.t, b.path)
 	if len(got) != len(want) {
 		b.t.Fatalf("%d events, want %d: %+v", len(got), len(want), got)
 	}
@@ -86,13 +86,13 @@ func TestEventsOfFlows(t *testing.T) {
 			return frame(d, ip(v6, d, layers.IPProtocolTCP), tcp(src, dst, flags))
 		}
 		// Not to a pod, so the verdict comes after DNAT.
-		b.tells(out, seg(out, 1000, 80, "S"), of(bpfobj.CountEgressAllow, v6, out, model.TCP, 1000, 80))
-		b.tells(out, seg(out, 1000, 80, "S")) // a retransmission
-		b.tells(in, seg(in, 80, 1000, "SA"))
-		b.tells(out, seg(out, 1000, 80, "A"))
-		b.tells(in, seg(in, 80, 1000, "FA"))
-		b.tells(out, seg(out, 1001, 81, "S"), of(bpfobj.CountEgressDeny, v6, out, model.TCP, 1001, 81))
-		b.tells(in, seg(in, 1002, 80, "S"), of(bpfobj.CountIngressDeny, v6, in, model.TCP, 1002, 80))
+		b.emits(out, seg(out, 1000, 80, "S"), of(bpfobj.CountEgressAllow, v6, out, model.TCP, 1000, 80))
+		b.emits(out, seg(out, 1000, 80, "S")) // a retransmission
+		b.emits(in, seg(in, 80, 1000, "SA"))
+		b.emits(out, seg(out, 1000, 80, "A"))
+		b.emits(in, seg(in, 80, 1000, "FA"))
+		b.emits(out, seg(out, 1001, 81, "S"), of(bpfobj.CountEgressDeny, v6, out, model.TCP, 1001, 81))
+		b.emits(in, seg(in, 1002, 80, "S"), of(bpfobj.CountIngressDeny, v6, in, model.TCP, 1002, 80))
 
 		// To a pod: the verdict comes at once, by the class of the pod.
 		peer := peer4
@@ -107,11 +107,11 @@ func TestEventsOfFlows(t *testing.T) {
 		udpFrame := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(2000, 53), payload)
 		want := of(bpfobj.CountEgressAllow, v6, out, model.UDP, 2000, 53)
 		want.Class = 7
-		b.tells(out, udpFrame, want)
-		b.tells(out, udpFrame)
+		b.emits(out, udpFrame, want)
+		b.emits(out, udpFrame)
 
 		b.under(policymap.DenyAll)
-		b.tells(out, udpFrame, of(bpfobj.DropRevoked, v6, out, model.UDP, 2000, 53))
+		b.emits(out, udpFrame, of(bpfobj.DropRevoked, v6, out, model.UDP, 2000, 53))
 	})
 }
 
@@ -127,7 +127,7 @@ func TestEventsOfDrops(t *testing.T) {
 		}
 		spoofed := of(bpfobj.DropSpoofed, v6, out, model.UDP, 1, 2)
 		spoofed.Src = src
-		b.tells(out, f, spoofed)
+		b.emits(out, f, spoofed)
 
 		good := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(1, 2), payload)
 		kind := uint16(layers.EthernetTypeIPv4)
@@ -136,17 +136,17 @@ func TestEventsOfDrops(t *testing.T) {
 		}
 		foreign := append([]byte(nil), good...)
 		foreign[6] ^= 4 // source MAC
-		b.tells(out, foreign, events.Record{ID: bpfobj.DropSpoofed, Detail: kind})
-		b.tells(in, frame(in, ip(v6, in, layers.IPProtocolTCP)), of(bpfobj.DropMalformed, v6, in, model.TCP, 0, 0))
+		b.emits(out, foreign, events.Record{ID: bpfobj.DropSpoofed, Detail: kind})
+		b.emits(in, frame(in, ip(v6, in, layers.IPProtocolTCP)), of(bpfobj.DropMalformed, v6, in, model.TCP, 0, 0))
 
 		other := append([]byte(nil), good...)
 		other[12], other[13] = 0x88, 0xcc // LLDP
-		b.tells(out, other, events.Record{ID: bpfobj.DropNotIP, Detail: 0x88cc})
+		b.emits(out, other, events.Record{ID: bpfobj.DropNotIP, Detail: 0x88cc})
 	})
 	b := newBench(t)
 	later := ip4(out, layers.IPProtocolUDP)
 	later.FragOffset = 5
-	b.tells(out, frame(out, later, payload), of(bpfobj.DropFragment, false, out, model.UDP, 0, 0))
+	b.emits(out, frame(out, later, payload), of(bpfobj.DropFragment, false, out, model.UDP, 0, 0))
 
 	advertisement := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeRouterAdvertisement, 0)}
 	router := of(bpfobj.DropNeighbour, true, out, model.ICMPv6, 0, 0)
@@ -154,17 +154,17 @@ func TestEventsOfDrops(t *testing.T) {
 	toAll := ip6(out, layers.IPProtocolICMPv6)
 	toAll.HopLimit, toAll.SrcIP, toAll.DstIP = 255, net.ParseIP("fe80::ff:fe00:1"), net.ParseIP("ff02::1")
 	router.Src, router.Dst = netip.MustParseAddr("fe80::ff:fe00:1"), netip.MustParseAddr("ff02::1")
-	b.tells(out, frame(out, toAll, advertisement, payload), router)
+	b.emits(out, frame(out, toAll, advertisement, payload), router)
 
 	echo := frame(out, ip4(out, layers.IPProtocolICMPv4), &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 9})
 	denied := of(bpfobj.CountEgressDeny, false, out, model.ICMP, 9, 9)
 	denied.Detail = layers.ICMPv4TypeEchoRequest
-	b.tells(out, echo, denied)
+	b.emits(out, echo, denied)
 
 	if err := b.path.DropEndpoint(loader.SandboxInterface); err != nil {
 		t.Fatal(err)
 	}
-	b.tells(out, echo, events.Record{ID: bpfobj.DropNoEndpoint, Slot: bpfobj.NoSlot, Detail: uint16(layers.EthernetTypeIPv4)})
+	b.emits(out, echo, events.Record{ID: bpfobj.DropNoEndpoint, Slot: bpfobj.NoSlot, Detail: uint16(layers.EthernetTypeIPv4)})
 }
 
 // benchWith returns a bench whose programs emit events as e says.
@@ -209,7 +209,7 @@ func TestEventsAreLimited(t *testing.T) {
 	b.flood(in, 1000, 100)
 	// The budget grows by 5 per second meanwhile.
 	most := 20 + 5*int(time.Since(began).Seconds()+1)
-	if got := len(told(t, b.path)); got < 20 || got > most {
+	if got := len(takeEvents(t, b.path)); got < 20 || got > most {
 		t.Errorf("%d events of 100 flows, want 20 to %d", got, most)
 	}
 	limited, lost := b.missed()
@@ -218,9 +218,9 @@ func TestEventsAreLimited(t *testing.T) {
 	}
 	// Denied packets and the other direction have their own budgets.
 	b.under(policymap.DenyAll)
-	b.tells(in, syn(in, 3000), of(bpfobj.CountIngressDeny, false, in, model.TCP, 3000, 80))
+	b.emits(in, syn(in, 3000), of(bpfobj.CountIngressDeny, false, in, model.TCP, 3000, 80))
 	b.under(tableOpen)
-	b.tells(out, syn(out, 3001), of(bpfobj.CountEgressAllow, false, out, model.TCP, 3001, 80))
+	b.emits(out, syn(out, 3001), of(bpfobj.CountEgressAllow, false, out, model.TCP, 3001, 80))
 	// A flood of denied packets is counted, part of it causes events, and the ring loses
 	// nothing.
 	b.under(policymap.DenyAll)
@@ -230,7 +230,7 @@ func TestEventsAreLimited(t *testing.T) {
 	}
 	before, _ := b.missed()
 	b.flood(in, 5000, 100)
-	got := len(told(t, b.path))
+	got := len(takeEvents(t, b.path))
 	after, _ := b.missed()
 	if counted, err := b.path.Counters(); err != nil || counted[bpfobj.CountIngressDeny]-verdicts[bpfobj.CountIngressDeny] != 100 ||
 		got == 0 || got+int(after-before) != 100 {
@@ -240,7 +240,7 @@ func TestEventsAreLimited(t *testing.T) {
 	// The budget refills.
 	time.Sleep(600 * time.Millisecond)
 	b.flood(in, 4000, 10)
-	if got := len(told(t, b.path)); got < 1 {
+	if got := len(takeEvents(t, b.path)); got < 1 {
 		t.Error("no event after a while")
 	}
 }
@@ -253,22 +253,22 @@ func TestEventsWithoutReader(t *testing.T) {
 	if lost == 0 || limited != 0 {
 		t.Errorf("%d events lost and %d limited, want some lost", lost, limited)
 	}
-	if got := told(t, b.path); len(got)+int(lost) != flows {
+	if got := takeEvents(t, b.path); len(got)+int(lost) != flows {
 		t.Errorf("%d events read and %d lost of %d", len(got), lost, flows)
 	}
 	// A reader that returns finds new events.
-	b.tells(in, syn(in, 60000), of(bpfobj.CountIngressAllow, false, in, model.TCP, 60000, 80))
+	b.emits(in, syn(in, 60000), of(bpfobj.CountIngressAllow, false, in, model.TCP, 60000, 80))
 }
 
 func TestEventsThatAreNotWanted(t *testing.T) {
 	b := benchWith(t, loader.Events{Rate: 20, Burst: 100})
-	b.tells(in, syn(in, 1))
+	b.emits(in, syn(in, 1))
 	b.under(policymap.DenyAll)
-	b.tells(in, syn(in, 2), of(bpfobj.CountIngressDeny, false, in, model.TCP, 2, 80))
+	b.emits(in, syn(in, 2), of(bpfobj.CountIngressDeny, false, in, model.TCP, 2, 80))
 	b = benchWith(t, loader.Events{})
-	b.tells(in, syn(in, 1))
+	b.emits(in, syn(in, 1))
 	b.under(policymap.DenyAll)
-	b.tells(in, syn(in, 2))
+	b.emits(in, syn(in, 2))
 	if limited, lost := b.missed(); limited != 0 || lost != 0 {
 		t.Errorf("%d events limited and %d lost, though none are wanted", limited, lost)
 	}

@@ -110,8 +110,8 @@ func (r *refusal) expect(what string, frame []byte, pass bool) {
 	}
 }
 
-// told returns the events since the last call.
-func (r *refusal) told() (all []events.Record) {
+// takeEvents returns the events since the last call.
+func (r *refusal) takeEvents() (all []events.Record) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // do not wait for more
@@ -135,11 +135,11 @@ func TestRefusedFlowsAreReported(t *testing.T) {
 	r := newRefusal(t)
 	for _, dst := range []netip.Addr{pod4, pod6} {
 		r.expect("allowed port", tcpTo(dst, 80, nil), true)
-		if all := r.told(); len(all) != 0 {
+		if all := r.takeEvents(); len(all) != 0 {
 			t.Errorf("events of packets that to_pod decides: %+v", all)
 		}
 		r.expect("denied port", tcpTo(dst, 81, nil), false)
-		all := r.told()
+		all := r.takeEvents()
 		if len(all) != 1 || all[0].ID != bpfobj.CountIngressDeny || all[0].Dst != dst || all[0].DstPort != 81 || all[0].Table == 0 || all[0].Direction != model.Ingress {
 			t.Errorf("event of a denied flow to %s: %+v", dst, all)
 		}
