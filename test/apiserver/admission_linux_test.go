@@ -337,7 +337,7 @@ func doctorWarns(t *testing.T, s *Server, token, policies string) {
 		out, _ := exec.Command(filepath.Join(commands(t), "isthmusctl"), "doctor", "--kubeconfig", kubeconfig, "--node-name", "n1").CombinedOutput()
 		return string(out) // this machine may not be a suitable node, so the exit status does not matter
 	}
-	if out := doctor(); !strings.Contains(out, "ok       credentials: the API server lets the agent change nothing of Nodes but what it has to") {
+	if out := doctor(); !strings.Contains(out, "ok       credentials: the API server lets the agent change only the required fields of Nodes") {
 		t.Errorf("with the policies:\n%s", out)
 	}
 	bindings := policies[strings.LastIndex(policies[:strings.Index(policies, "\nkind: ValidatingAdmissionPolicyBinding")], "\n---\n"):]
