@@ -110,12 +110,20 @@ func hasTCX(t *testing.T) bool {
 	return path.HasTCX()
 }
 
+// idle does one piece of the work that the agent does when nothing else waits. Work that does not end within
+// 1,000 pieces fails the test.
 func (l *lab) idle() (more bool) {
 	l.t.Helper()
 	l.must(l.node.Do(func() (err error) {
 		more, err = l.backend.Idle(context.Background())
 		return err
 	}))
+	if l.pieces++; !more {
+		l.pieces = 0
+	}
+	if l.pieces > 1000 {
+		l.t.Fatal("the work of an idle agent does not end")
+	}
 	return more
 }
 

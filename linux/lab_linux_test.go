@@ -40,6 +40,7 @@ type lab struct {
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
 	step    func(string)
+	pieces  int // of idle work since there was none
 	// plugin, if set, makes the interfaces of pods, and the backend only enforces policy.
 	plugin plugin
 	// change, if set, changes the configuration.

@@ -253,9 +253,10 @@ func (c *churn) stock() {
 // attachBeside makes an attachment beside an Apply of the other pods' policies. It uses a prepared endpoint
 // if there is one with the pod's address.
 func (c *churn) attachBeside(spec dataplane.EndpointSpec) error {
-	if slices.ContainsFunc(c.backend.Prepared(), func(p dataplane.Prepared) bool { return p.IPs[0] == spec.IPs[0] }) {
-		c.took[spec.ID] = "spare-" + spec.IPs[0].String() + "_prepared-endpoint_isthmus"
-	}
+	// StartEndpoint reads HNS before it chooses, so it may find one that Prepared does not know of yet.
+	name := "spare-" + spec.IPs[0].String() + "_prepared-endpoint_isthmus"
+	maps.DeleteFunc(c.took, func(_ model.EndpointID, taken string) bool { return taken == name })
+	c.took[spec.ID] = name
 	done := make(chan struct{})
 	finish, err := c.backend.StartEndpoint(ctx, spec, func() { close(done) })
 	if err != nil {

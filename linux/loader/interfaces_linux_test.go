@@ -190,3 +190,19 @@ func TestAddressThatMoves(t *testing.T) {
 		t.Errorf("when both are gone the address leads to slot %d", slot.Slot)
 	}
 }
+
+// TestMemory: every map has its memory, also an empty trie, which has none.
+func TestMemory(t *testing.T) {
+	path, err := loader.OpenSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer path.Close()
+	taken, err := path.Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if taken["conns4"] == 0 || taken["ledger6"] == 0 {
+		t.Errorf("the maps of flows take no memory: %v", taken)
+	}
+}

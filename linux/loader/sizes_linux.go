@@ -215,8 +215,8 @@ func (d *DataPath) Memory() (map[string]uint64, error) {
 		if err != nil {
 			return nil, fmt.Errorf("inspect map %s: %w", name, err)
 		}
-		bytes, known := info.Memlock()
-		if !known {
+		bytes, known := info.Memlock() // 0, as of an empty trie, is not known either
+		if !known && info.Type != ebpf.LPMTrie {
 			return nil, fmt.Errorf("inspect map %s: the kernel does not report its memory", name)
 		}
 		taken[name] = bytes
