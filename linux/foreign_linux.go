@@ -145,7 +145,7 @@ func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd
 		b.linked[spec.ID] = true
 	}
 	delete(b.ends.closed, end.Name)
-	return nil
+	return b.ends.Hold(b.ends.Handle(end), "")
 }
 
 // foreignEntry returns the map entry of an interface. Without a queue of ours it still counts as

@@ -126,7 +126,7 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	a := &l.addresses
 	switch {
 	case add.foreign != nil:
-		return add.foreign, l.evict(add)
+		return add.foreign, l.evict(add.id, add.pod(), add.foreign)
 	case len(a.problems) > 0:
 		return nil, refuse(CodeAddresses, strings.Join(a.problems, "; "), "node %s cannot allocate pod addresses", l.cfg.NodeName)
 	case a.allocator == nil:
@@ -157,14 +157,14 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// evict removes the endpoints that still have an address of an ADD. The other CNI plugin has given it to
-// another pod, so the DEL of the earlier one did not arrive.
-func (l *loop) evict(add *addition) error {
+// evict removes the endpoints that still have an address of a new one. The other CNI plugin has given it to
+// another pod, so the DEL of the earlier one did not arrive, or the pod was adopted.
+func (l *loop) evict(id model.EndpointID, pod model.PodID, ips []netip.Addr) error {
 	for _, e := range l.sorted() {
-		if e.State == endpoint.Released || e.ID() == add.id || !slices.ContainsFunc(e.IPs, func(ip netip.Addr) bool { return slices.Contains(add.foreign, ip) }) {
+		if e.State == endpoint.Released || e.ID() == id || !slices.ContainsFunc(e.IPs, func(ip netip.Addr) bool { return slices.Contains(ips, ip) }) {
 			continue
 		}
-		l.log.Warn("the address of a pod belongs to another pod now; its endpoint is removed", "pod", e.Pod(), "endpoint", e.ID(), "addresses", join(e.IPs), "now", add.pod())
+		l.log.Warn("the address of a pod belongs to another pod now; its endpoint is removed", "pod", e.Pod(), "endpoint", e.ID(), "addresses", join(e.IPs), "now", pod)
 		if err := l.drop(e); err != nil {
 			return err
 		}

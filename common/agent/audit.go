@@ -294,5 +294,8 @@ func (l *loop) reportUnenforced() (all []report.Unenforced) {
 	for _, u := range l.unenforced() {
 		all = append(all, report.Unenforced{Pod: u.entry.Pod(), Detail: u.detail})
 	}
+	for _, u := range l.unpoliced() {
+		all = append(all, report.Unenforced{Pod: u.Pod, Detail: u.Why})
+	}
 	return all
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/agent/adoption"
 	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
@@ -54,6 +55,7 @@ type loop struct {
 	contested contest   // objects that another process keeps changing
 	checks    checks
 	watching  watching
+	adoptions adoptions
 }
 
 // entry is an endpoint's record and what this process knows about it.
@@ -78,6 +80,7 @@ func newLoop(a *Agent) (*loop, error) {
 	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry), contested: make(contest),
 		checks: checks{contested: make(contest)}}
 	l.enforced.compiler = compile.New()
+	l.adoptions.book = adoption.New(a.cfg.NodeName)
 	store, err := endpoint.Open(a.cfg.RecordDir)
 	if err != nil {
 		return nil, err
@@ -152,6 +155,7 @@ func (l *loop) turn(ctx context.Context) error {
 	if l.backend != nil {
 		l.processDels()
 		l.processAdds()
+		l.adoptPods()
 		if l.enforced.due(time.Now()) {
 			l.enforce(nil)
 		}
@@ -177,6 +181,7 @@ func (l *loop) next() time.Time {
 		sooner(l.enforced.at)
 		sooner(l.repairs.at)
 		sooner(l.repairs.purge)
+		sooner(l.adoptions.due)
 	}
 	if l.backend != nil && l.enforced.inForce != nil {
 		sooner(later(l.idleness.next, l.idleness.busy.Add(tick)))

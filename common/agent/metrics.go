@@ -35,7 +35,7 @@ func newRegistry(a *Agent) *prometheus.Registry {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, portDrops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows,
+	unpoliced, unsupported, objects, verdicts, drops, portDrops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows,
 	readers, counted, unenforced, broken, current, snapshot, pool, poolAdds *prometheus.Desc
 }
 
@@ -50,6 +50,7 @@ func newViewCollector(a *Agent) *viewCollector {
 		endpoints:   desc("endpoints", "Attached pods."),
 		problems:    desc("problems", "Problems on this node by kind; isthmusctl status lists them.", "kind"),
 		unenforced:  desc("endpoints_unenforced", "Attached pods whose packets may pass without a decision, or cannot pass at all."),
+		unpoliced:   desc("pods_unpoliced", "Pods of this node that no ADD named and whose interface was not found, so that no policy is enforced on them. Mode policy only."),
 		broken:      desc("endpoint_problems", "Attached pods that the agent could not repair or remove, and retries."),
 		current:     desc("source_current", "1 while the source of objects (API server or directory) is connected and its objects are current, else 0."),
 		snapshot:    desc("snapshot_timestamp_seconds", "Unix time at which the agent received its newest snapshot of the cluster, 0 before the first."),
@@ -78,7 +79,7 @@ func newViewCollector(a *Agent) *viewCollector {
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.unenforced, c.broken, c.current, c.snapshot,
+	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.unenforced, c.unpoliced, c.broken, c.current, c.snapshot,
 		c.counted, c.portDrops, c.readers, c.applied, c.addresses, c.unsupported,
 		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes,
 		c.flows, c.missedFlows, c.pool, c.poolAdds} {
@@ -105,6 +106,9 @@ func (c *viewCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(c.unenforced, float64(v.unenforced))
 	gauge(c.broken, float64(v.broken))
+	if c.agent.cfg.PolicyOnly {
+		gauge(c.unpoliced, float64(v.unpoliced))
+	}
 	gauge(c.current, c.agent.sourceCurrent())
 	gauge(c.snapshot, unixSeconds(v.snapshotAt))
 	gauge(c.applied, applied)

@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/agent/adoption"
 	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
@@ -192,4 +195,150 @@ func (e *entry) spec() dataplane.EndpointSpec {
 	dns, _ := e.DNS.Usable()
 	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs,
 		HostPorts: e.HostPorts, Bandwidth: e.Bandwidth, DNS: dns}
+}
+
+// adoptions are the pods that no ADD named.
+type adoptions struct {
+	book *adoption.Book
+	// taken is the snapshot that the book has read.
+	taken *model.Snapshot
+	due   time.Time // time of the next comparison; zero if only a change of the cluster causes one
+	// failed is the error of the last attempt to list the interfaces.
+	failed error
+}
+
+// The intervals of comparisons while pods have no policy, and while adopted pods exist. A pod that has just
+// appeared is compared at once.
+const (
+	searchEvery = 250 * time.Millisecond
+	followEvery = time.Second
+)
+
+// adoptPods enforces policy on pods whose interface another CNI plugin made without an ADD, and releases those
+// whose interface is gone.
+func (l *loop) adoptPods() {
+	finder, ok := l.backend.(dataplane.Finder)
+	a := &l.adoptions
+	if !ok || !l.cfg.PolicyOnly || l.snapshot == nil || l.stopping {
+		a.due = time.Time{}
+		return
+	}
+	now, first := time.Now(), a.taken == nil
+	if a.taken != l.snapshot {
+		a.book.Take(a.taken, l.snapshot, now)
+		a.taken = l.snapshot
+	}
+	if !first && !a.book.Due() && (a.due.IsZero() || now.Before(a.due)) {
+		return
+	}
+	a.due = now.Add(searchEvery)
+	ctx, cancel := l.opContext()
+	defer cancel()
+	l.step("adoption.find")
+	interfaces, err := finder.Interfaces(ctx)
+	if a.failed = err; err != nil {
+		l.log.Warn("list the interfaces of pods; retrying", "error", err)
+		a.due = now.Add(followEvery)
+		return
+	}
+	known := l.attachedPods()
+	r := a.book.Compare(known, interfaces, func(p model.PodID) bool {
+		return slices.ContainsFunc(l.pending, func(add *addition) bool { return add.pod() == p })
+	})
+	for _, c := range r.Close {
+		l.log.Warn("close an interface: its address is that of a pod whose interface was another", "interface", c.Interface.Name, "claim", c.Claim)
+		l.step("adoption.close")
+		if err := finder.CloseInterface(ctx, c.Interface.Handle, c.Claim); err != nil {
+			l.log.Error("close an interface", "interface", c.Interface.Name, "error", err)
+		}
+	}
+	for _, id := range r.Gone {
+		l.log.Info("the interface of an adopted pod is gone", "pod", l.entries[id].Pod(), "endpoint", id)
+		l.rollBack(l.entries[id])
+	}
+	l.adoptAll(r.Adopt)
+	switch {
+	case a.book.Pending() > 0:
+	case slices.ContainsFunc(l.attachedPods(), func(p adoption.Attached) bool { return p.Handle != "" }):
+		a.due = now.Add(followEvery)
+	default:
+		a.due = time.Time{}
+	}
+}
+
+// attachedPods describes the endpoints.
+func (l *loop) attachedPods() (all []adoption.Attached) {
+	for _, e := range l.entries {
+		if e.State == endpoint.Released {
+			continue
+		}
+		known := adoption.Attached{ID: e.ID(), Pod: e.Pod(), UID: e.UID, IPs: e.IPs}
+		if e.adopted() {
+			known.Handle = e.NetNS
+		}
+		all = append(all, known)
+	}
+	return all
+}
+
+// adopted reports whether no ADD named the endpoint.
+func (e *entry) adopted() bool { return strings.HasPrefix(e.NetNS, dataplane.HandlePrefix) }
+
+// adoptAll attaches pods and puts their policy in force by one Apply.
+func (l *loop) adoptAll(matches []adoption.Match) {
+	var batch []*attachedAdd
+	since := make(map[*entry]time.Time)
+	for _, m := range matches {
+		e, err := l.adoptPod(m)
+		if err != nil {
+			l.log.Error("adopt pod", "pod", m.Pod.PodID, "interface", m.Interface.Name, "error", err)
+			l.adoptions.book.Failed(m.Pod.PodID, oneLine(err))
+			continue
+		}
+		batch, since[e] = append(batch, &attachedAdd{entry: e}), m.Since
+	}
+	l.finishAdds(batch)
+	for _, j := range batch {
+		if e := l.entries[j.ID()]; e != j.entry || e.State != endpoint.Ready {
+			l.adoptions.book.Failed(j.Pod(), "its policy could not be applied; retrying")
+			continue
+		}
+		l.adoptions.book.Failed(j.Pod(), "")
+		l.agent.meter.Unpoliced(since[j.entry])
+		l.log.Info("pod is adopted", "pod", j.Pod(), "interface", j.attachment.HostIfName, "seconds without policy", time.Since(since[j.entry]).Seconds())
+	}
+}
+
+// adoptPod attaches a pod to its interface under default deny. After an error nothing remains.
+func (l *loop) adoptPod(m adoption.Match) (*entry, error) {
+	ips := slices.SortedFunc(slices.Values(m.Pod.IPs), netip.Addr.Compare)
+	e := &entry{Record: endpoint.Record{State: endpoint.Adding, Kind: endpoint.Foreign, IfName: m.Interface.IfName, NetNS: m.Interface.Handle,
+		ContainerID: "adopted" + strings.ReplaceAll(strings.TrimPrefix(m.Interface.Handle, dataplane.HandlePrefix), ":", "-") + "." + m.Pod.UID,
+		Namespace:   m.Pod.Namespace, Name: m.Pod.Name, UID: m.Pod.UID, IPs: ips, Created: timeNow()}}
+	if err := l.evict(e.ID(), e.Pod(), ips); err != nil {
+		return nil, err
+	}
+	l.step("adoption.intent")
+	if err := l.store.Put(e.Record); err != nil {
+		return nil, blame(CodeIO, err, "record pod %s", e.Pod())
+	}
+	l.entries[e.ID()] = e
+	ctx, cancel := l.opContext()
+	defer cancel()
+	l.step("adoption.attach")
+	var err error
+	if e.attachment, err = l.backend.AddEndpoint(ctx, e.spec()); err != nil {
+		l.rollBack(e)
+		return nil, dataPathError(err, "attach pod %s", e.Pod())
+	}
+	e.attached = true
+	return e, nil
+}
+
+// unpoliced returns the pods of this node without policy.
+func (l *loop) unpoliced() []adoption.Unpoliced {
+	if l.adoptions.book == nil {
+		return nil
+	}
+	return l.adoptions.book.Unpoliced(time.Now())
 }

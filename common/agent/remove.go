@@ -97,6 +97,7 @@ func (l *loop) processDels() {
 	for i, err := range l.dropAll(known) {
 		if err == nil {
 			l.log.Info("pod is detached", "pod", known[i].Pod(), "endpoint", known[i].ID())
+			l.adoptions.book.Ended(known[i].Pod(), known[i].UID)
 		}
 		answer(known[i].ID(), err)
 	}
@@ -145,7 +146,7 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 	var stale []*entry
 	for _, e := range l.sorted() {
 		other := network != "" && e.Network != "" && e.Network != network
-		if e.State == endpoint.Released || valid[e.ID()] || other || e.start != nil {
+		if e.State == endpoint.Released || valid[e.ID()] || other || e.start != nil || e.adopted() { // the runtime knows of no adopted one
 			continue
 		}
 		l.log.Warn("remove attachment that the runtime does not list", "endpoint", e.ID(), "pod", e.Pod())

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -131,7 +132,7 @@ func checkAdd(r *cniframe.AddRequest) (model.EndpointID, error) {
 	if err != nil {
 		return "", err
 	}
-	if n := r.Netns; n == "" || len(n) > 4096 || strings.ContainsFunc(n, unicode.IsControl) {
+	if n := r.Netns; n == "" || len(n) > 4096 || strings.HasPrefix(n, dataplane.HandlePrefix) || strings.ContainsFunc(n, unicode.IsControl) {
 		return "", refuse(CodeEnv, "give the path of a network namespace, on Windows the GUID of an HCN namespace", "CNI_NETNS %q is not valid", shorten(n))
 	}
 	if r.PodNamespace == "" || r.PodName == "" {

@@ -36,6 +36,7 @@ type view struct {
 
 	pool                              pool.Stats
 	endpoints, unenforced, broken     int
+	unpoliced                         int
 	namespaces, nodes, pods, policies int
 	denyLists                         int
 	tables, peerClasses, portClasses  int
@@ -50,6 +51,7 @@ func (l *loop) publish() {
 	v.unable, v.limited = l.unable()
 	v.problems.add(problemUnannounced, l.announce()...)
 	v.snapshotAt, v.unenforced = l.snapshotAt, len(l.unenforced())
+	v.unpoliced = len(l.unpoliced())
 	v.pool = l.pool.Stats()
 	for _, e := range l.entries {
 		if e.State != endpoint.Released {
@@ -102,6 +104,12 @@ func (l *loop) problems() (all problems) {
 	all.add(problemDrift, l.checks.contested.problems()...)
 	for _, u := range l.unenforced() {
 		all.add(problemUnenforced, fmt.Sprintf("endpoint %s of pod %s: policy is NOT enforced: %s", u.entry.ID(), u.entry.Pod(), u.detail))
+	}
+	for _, u := range l.unpoliced() {
+		all.add(problemUnenforced, fmt.Sprintf("pod %s: policy is NOT enforced: %s", u.Pod, u.Why))
+	}
+	if err := l.adoptions.failed; err != nil {
+		all.add(problemUnenforced, "pods that no ADD named are not found: list interfaces: "+oneLine(err))
 	}
 	for _, err := range l.repairs.unknown {
 		all.add(problemEndpoint, oneLine(err))

@@ -37,9 +37,12 @@ type HostEnd struct {
 }
 
 // Find returns the host end of the interface ifName in a network namespace, which must have all of the
-// addresses. The error wraps dataplane.ErrNoNetNS if the namespace does not exist, and
+// addresses. The path may be the handle of an interface, as Scan returns it. The error wraps dataplane.ErrNoNetNS if the namespace does not exist, and
 // dataplane.ErrInterfaceKind if policy cannot be enforced on the interface.
 func Find(path, ifName string, addresses []netip.Addr) (HostEnd, error) {
+	if strings.HasPrefix(path, dataplane.HandlePrefix) {
+		return findHandle(path, addresses)
+	}
 	ns, err := openNetNS(path)
 	if err != nil {
 		return HostEnd{}, err

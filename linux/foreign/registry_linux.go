@@ -27,12 +27,15 @@ type Registry struct {
 	file string
 	boot string
 	ends map[model.EndpointID]HostEnd
+	// held are the claims of interfaces that drop every packet, by handle.
+	held map[string]string
 }
 
 // content is the content of the file.
 type content struct {
 	Boot string                       `json:"boot"`
 	Ends map[model.EndpointID]HostEnd `json:"interfaces"`
+	Held map[string]string            `json:"held,omitempty"`
 }
 
 // maxFile bounds the file: 4096 entries of about 300 bytes.
@@ -51,7 +54,7 @@ func Open(dir string) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the boot ID: %w", err)
 	}
-	r := &Registry{file: filepath.Join(dir, fileName), boot: strings.TrimSpace(string(boot)), ends: make(map[model.EndpointID]HostEnd)}
+	r := &Registry{file: filepath.Join(dir, fileName), boot: strings.TrimSpace(string(boot)), ends: make(map[model.EndpointID]HostEnd), held: make(map[string]string)}
 	text, err := os.ReadFile(r.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
@@ -64,7 +67,7 @@ func Open(dir string) (*Registry, error) {
 		return nil, fmt.Errorf("read the interfaces of pods in %s: %w: remove the file and restart the pods of this node", r.file, err)
 	}
 	if c.Boot == r.boot {
-		r.ends = c.Ends
+		r.ends, r.held = c.Ends, c.Held
 	}
 	return r, nil
 }
@@ -81,6 +84,9 @@ func decode(text []byte) (content, error) {
 	if c.Ends == nil {
 		c.Ends = make(map[model.EndpointID]HostEnd)
 	}
+	if c.Held == nil {
+		c.Held = make(map[string]string)
+	}
 	for id, e := range c.Ends {
 		if e.Index <= 0 || e.PeerIndex <= 0 || e.Bridge < 0 || e.Name == "" || len(e.Name) >= unix.IFNAMSIZ || strings.ContainsAny(e.Name, "/.") || len(e.PodMAC) != 6 || len(e.HostMAC) != 6 || len(e.Addresses) > 2 {
 			return c, fmt.Errorf("the interface of endpoint %q is not valid", id)
@@ -96,7 +102,7 @@ func (r *Registry) Put(id model.EndpointID, e HostEnd) error {
 	}
 	next := maps.Clone(r.ends)
 	next[id] = e
-	return r.write(next)
+	return r.write(next, r.held)
 }
 
 // Remove forgets an endpoint.
@@ -106,7 +112,7 @@ func (r *Registry) Remove(id model.EndpointID) error {
 	}
 	next := maps.Clone(r.ends)
 	delete(next, id)
-	return r.write(next)
+	return r.write(next, r.held)
 }
 
 // Get returns the host end of an endpoint, and whether it is recorded.
@@ -115,12 +121,24 @@ func (r *Registry) Get(id model.EndpointID) (HostEnd, bool) {
 	return e, ok
 }
 
+// Hold records the claim for which an interface drops every packet. "" removes it.
+func (r *Registry) Hold(handle, claim string) error {
+	if r.held[handle] == claim {
+		return nil
+	}
+	next := maps.Clone(r.held)
+	if next[handle] = claim; claim == "" {
+		delete(next, handle)
+	}
+	return r.write(r.ends, next)
+}
+
 // All returns the recorded host ends.
 func (r *Registry) All() map[model.EndpointID]HostEnd { return maps.Clone(r.ends) }
 
 // write replaces the file atomically.
-func (r *Registry) write(ends map[model.EndpointID]HostEnd) error {
-	text, err := json.Marshal(content{Boot: r.boot, Ends: ends})
+func (r *Registry) write(ends map[model.EndpointID]HostEnd, held map[string]string) error {
+	text, err := json.Marshal(content{Boot: r.boot, Ends: ends, Held: held})
 	if err != nil {
 		return fmt.Errorf("encode the interfaces of pods: %w", err)
 	}
@@ -131,7 +149,7 @@ func (r *Registry) write(ends map[model.EndpointID]HostEnd) error {
 	if err := os.Rename(tmp, r.file); err != nil {
 		return fmt.Errorf("write the interfaces of pods: %w", err)
 	}
-	r.ends = ends
+	r.ends, r.held = ends, held
 	return nil
 }
 

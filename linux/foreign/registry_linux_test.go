@@ -61,6 +61,7 @@ func TestRegistry(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","interfaces":{"c:eth0":{"name":"veth0","index":7,"peerIndex":2,"podMac":"AgAAAAAB","hostMac":"AgAAAAAC","addresses":["10.1.0.2"]}}}`))
 	f.Add([]byte(`{"interfaces":{"c:eth0":{"name":"../veth0","index":-7}}}`))
+	f.Add([]byte(`{"interfaces":{},"held":{"interface:b:7:2":"shop/web/1"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, err := decode(text)
 		if err != nil {

@@ -3,6 +3,7 @@
 package beside_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/cluster/replay"
@@ -62,6 +64,7 @@ func TestBeside(t *testing.T) {
 			b.make(bin)
 			b.alone(&chosen[0])
 			b.installAndRemove(&chosen[0])
+			b.adopted(&chosen[0])
 			b.chained(chosen)
 			b.guarded()
 			b.end()
@@ -69,6 +72,9 @@ func TestBeside(t *testing.T) {
 		})
 	}
 	fmt.Println(y)
+	if y.adopted == 0 {
+		t.Error("no pod was adopted")
+	}
 	if y.allowed == 0 || y.allowed == y.flows {
 		t.Errorf("of %d flows %d were allowed: nothing is shown", y.flows, y.allowed)
 	}
@@ -165,6 +171,56 @@ func (b *bench) installAndRemove(cs *corpus.Case) {
 		}
 	}
 	b.alone(cs)
+	if err := b.cluster.DetachAll(ctx); err != nil {
+		b.t.Fatal(err)
+	}
+	b.lab = replay.New(b.cluster, func(i int) *cluster.Node { return b.cluster.Nodes[i%2] })
+}
+
+// adopted plays a case with pods that run before the agents start, restarts the agents, and removes Isthmus again.
+func (b *bench) adopted(cs *corpus.Case) {
+	b.t.Helper()
+	b.alone(cs)
+	before := b.picture()
+	if err := b.lab.Become(ctx, &cs.Steps[0]); err != nil {
+		b.t.Fatal(err)
+	}
+	b.start()
+	for range 2 {
+		b.judge(cs.Name + ", with running pods")
+		for _, n := range b.cluster.Nodes {
+			if err := n.Restart(ctx, syscall.SIGKILL); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+	adopted := 0
+	for _, n := range b.cluster.Nodes {
+		records, err := filepath.Glob(filepath.Join(n.Dir, "state", "endpoints", "*.json"))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, file := range records {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			if bytes.Contains(text, []byte(dataplane.HandlePrefix)) {
+				adopted++
+			}
+		}
+	}
+	if adopted != len(b.lab.Pods) {
+		b.t.Errorf("%d pods were adopted, want %d", adopted, len(b.lab.Pods))
+	}
+	b.y.adopted += adopted
+	b.remove()
+	for name, text := range b.picture() {
+		if text != before[name] {
+			b.y.changed++
+			b.t.Errorf("%s was\n%s\nand after adopting pods and removing Isthmus is\n%s", name, before[name], text)
+		}
+	}
 	if err := b.cluster.DetachAll(ctx); err != nil {
 		b.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 // use.
 type Meter struct {
 	apply, compile, enforce prometheus.Histogram
+	unpoliced               prometheus.Histogram
 	applyErrors             prometheus.Counter
 	requests                *prometheus.CounterVec
 	requestSeconds          *prometheus.HistogramVec
@@ -42,6 +43,8 @@ func New(commands []string, codes []uint32) *Meter {
 			Help: "Duration of compiling policies.", Buckets: fast}),
 		enforce: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_time_to_enforce_seconds",
 			Help: "Time from the arrival of a change of the cluster at the agent until it is in force, retries included.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16)}),
+		unpoliced: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_pod_unpoliced_seconds",
+			Help: "Time from when the agent knew the addresses of a pod that no ADD named until its policy was in force. Mode policy only.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16)}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_cni_requests_total",
 			Help: "CNI requests by command and CNI error code; code 0 means success."}, []string{"command", "code"}),
 		requestSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_cni_request_duration_seconds",
@@ -75,7 +78,7 @@ func New(commands []string, codes []uint32) *Meter {
 
 // Collectors returns what a registry needs.
 func (m *Meter) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.apply, m.applyErrors, m.compile, m.enforce, m.requests, m.requestSeconds,
+	return []prometheus.Collector{m.apply, m.applyErrors, m.compile, m.enforce, m.unpoliced, m.requests, m.requestSeconds,
 		m.audits, m.drifts, m.repaired, m.auditSeconds, m.audited, m.differences}
 }
 
@@ -106,6 +109,9 @@ func (m *Meter) Enforced(since time.Time) {
 		m.enforce.Observe(time.Since(since).Seconds())
 	}
 }
+
+// Unpoliced observes that a pod which had no policy since then is under policy.
+func (m *Meter) Unpoliced(since time.Time) { m.unpoliced.Observe(time.Since(since).Seconds()) }
 
 // Served counts a CNI request and its duration.
 func (m *Meter) Served(command string, began time.Time, code uint32) {

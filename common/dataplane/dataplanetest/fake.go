@@ -40,6 +40,7 @@ type Fake struct {
 	gone     map[string]bool    // network namespaces that do not exist
 	foreign  map[[2]string]bool // (namespace, interface) created by another component
 	attached map[model.EndpointID]*endpoint
+	faces    []dataplane.Interface
 	inForce  *model.State
 	counters dataplane.Counters
 	sockets  []model.HostPort
@@ -50,6 +51,7 @@ type Fake struct {
 var (
 	_ dataplane.Backend      = (*Fake)(nil)
 	_ dataplane.SocketLister = (*Fake)(nil)
+	_ dataplane.Finder       = (*Fake)(nil)
 )
 
 // NewFake returns a data path without attachments.

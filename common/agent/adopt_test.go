@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// running is a snapshot of pods that have the addresses 10.9.0.1, 10.9.0.2, ...
+func running(n int) *model.Snapshot {
+	return cluster{pods: n, nodes: []*model.Node{node("node1")}, edit: func(i int, p *model.Pod) {
+		p.IPs, p.Created = []netip.Addr{runningIP(i)}, int64(i)
+	}}.snapshot()
+}
+
+func runningIP(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, byte(n + 1)}) }
+
+// made is an interface that another plugin made.
+func made(handle string, n int) dataplane.Interface {
+	return dataplane.Interface{Handle: dataplane.HandlePrefix + "boot:" + handle, Name: "veth", IfName: "eth0", Addresses: []netip.Addr{runningIP(n)}}
+}
+
+func (r *rig) policyOnlyAgent() {
+	r.noPool, r.change = true, func(c *agent.Config) { c.PolicyOnly = true }
+	r.start()
+}
+
+// wantAttached checks the number of endpoints.
+func (r *rig) wantAttached(want int) {
+	r.t.Helper()
+	if got := r.attached(); len(got) != want {
+		r.t.Errorf("attached %q, want %d", got, want)
+	}
+}
+
+// Pods that ran before the agent come under policy within a second, stay across restarts and a GC of the runtime,
+// and are released when their interface is gone. A missing one is reported.
+func TestAdoptRunningPods(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.fake.SetInterfaces(made("5:2", 0), made("6:2", 1))
+		r.policyOnlyAgent()
+		began := time.Now()
+		r.agent.Publish(running(3))
+		for len(r.attached()) < 2 && time.Since(began) < time.Second {
+			r.settle()
+		}
+		r.wantAttached(2)
+		for _, id := range r.attached() {
+			even := strings.HasSuffix(strings.TrimSuffix(id, ":eth0"), "uid-0")
+			open := r.fake.Decide(model.EndpointID(id), model.Ingress, netip.MustParseAddr("10.0.2.7"), model.TCP, 80) == model.Allow
+			if open != even {
+				t.Errorf("endpoint %s is reachable: %t, want %t", id, open, even)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		if got := r.metric("isthmus_pods_unpoliced"); got != "1" {
+			t.Errorf("%s pods without policy, want 1", got)
+		}
+		if got := r.metric("isthmus_pod_unpoliced_seconds_count"); got != "2" {
+			t.Errorf("%s pods were adopted, want 2", got)
+		}
+		if _, err := r.gc(); err != nil {
+			t.Error(err)
+		}
+		r.wantAttached(2)
+		r.end()
+		r.start()
+		r.agent.Publish(running(3))
+		time.Sleep(3 * time.Second)
+		r.wantAttached(2)
+		r.fake.SetInterfaces(made("6:2", 1), made("7:2", 2))
+		time.Sleep(3 * time.Second)
+		r.wantAttached(1) // pod 2 was named before interface 7 existed
+		r.agent.Publish(cluster{pods: 3, nodes: []*model.Node{node("node1")}, edit: func(i int, p *model.Pod) {
+			p.IPs, p.Created = []netip.Addr{runningIP(i)}, int64(i)
+			if i == 2 {
+				p.UID = "uid-next"
+			}
+		}}.snapshot())
+		time.Sleep(3 * time.Second)
+		r.wantAttached(2)
+		r.end()
+	})
+}
+
+// An ADD takes the interface of an adopted pod over, and DEL ends it.
+func TestAddAfterAdoption(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.fake.SetInterfaces(made("5:2", 0))
+		r.policyOnlyAgent()
+		r.agent.Publish(running(1))
+		time.Sleep(time.Second)
+		r.wantAttached(1)
+		if _, err := r.agent.Add(context.Background(), foreignRequest(0, runningIP(0).String())); err != nil {
+			t.Fatal(err)
+		}
+		r.wantOnly(0)
+		bad := foreignRequest(1, "10.9.0.200")
+		bad.Netns = dataplane.HandlePrefix + "boot:5:2"
+		_, err := r.agent.Add(context.Background(), bad)
+		wantCode(t, err, 4, "CNI_NETNS")
+		r.end()
+	})
+}
+
+// Failures of every step are repeated until the pod is under policy.
+func TestAdoptionFails(t *testing.T) {
+	for _, at := range []string{"interfaces", "add.deny", "apply"} {
+		run(t, func(t *testing.T, r *rig) {
+			r.fake.SetInterfaces(made("5:2", 0))
+			failures := 0
+			r.fake.SetFault(func(_ context.Context, step string) error {
+				if step == at && failures < 3 {
+					failures++
+					return errors.New("no memory")
+				}
+				return nil
+			})
+			r.fake.SetPoison(func(s *model.State) error {
+				if at == "apply" && len(s.Policy.Endpoints) > 0 && failures < 3 {
+					failures++
+					return errors.New("no memory")
+				}
+				return nil
+			})
+			r.policyOnlyAgent()
+			r.agent.Publish(running(1))
+			time.Sleep(10 * time.Second)
+			r.wantAttached(1)
+			if failures == 0 {
+				t.Errorf("step %s was not called", at)
+			}
+			if got := r.metric("isthmus_pods_unpoliced"); got != "0" {
+				t.Errorf("%s pods without policy, want 0", got)
+			}
+			r.end()
+		})
+	}
+}

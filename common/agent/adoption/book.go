@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adoption
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// grace is how long a pod may lack an interface before that is a problem: a pod that ends keeps its
+// addresses in the API for a moment.
+const grace = 2 * time.Second
+
+// Book holds the claims of one node's pods. It is not safe for concurrent use.
+type Book struct {
+	node string
+	// round counts the comparisons. It orders the appearance of claims and interfaces.
+	round  uint64
+	claims map[model.PodID]*claim
+	// appeared are the rounds in which interfaces were first seen, by handle.
+	appeared map[string]uint64
+	fresh    bool // claims changed since the last comparison
+}
+
+// claim is what the API says about one pod.
+type claim struct {
+	pod   *model.Pod
+	since time.Time
+	round uint64 // 0 before the first comparison
+	// ended says that the pod had an interface, which is gone or was detached.
+	ended bool
+	// why says why the pod has no policy; "" if it has.
+	why string
+	// held says that an interface is closed because of the claim.
+	held bool
+}
+
+// Attached is an endpoint of the agent.
+type Attached struct {
+	ID  model.EndpointID
+	Pod model.PodID
+	// UID may be empty.
+	UID string
+	IPs []netip.Addr
+	// Handle names the interface of an adopted endpoint; "" for an endpoint that an ADD made.
+	Handle string
+}
+
+// Match is a pod with its interface.
+type Match struct {
+	Pod       *model.Pod
+	Interface dataplane.Interface
+	// Since is when the addresses of the pod became known.
+	Since time.Time
+}
+
+// Closing is an interface that must not carry packets because of an outdated claim.
+type Closing struct {
+	Interface dataplane.Interface
+	// Claim identifies the claim.
+	Claim string
+}
+
+// Result is what the agent must do after a comparison.
+type Result struct {
+	// Gone are adopted endpoints whose interface does not exist any more.
+	Gone []model.EndpointID
+	// Close are interfaces to close before anything else.
+	Close []Closing
+	// Adopt are pods to attach.
+	Adopt []Match
+}
+
+// Unpoliced is a pod without policy.
+type Unpoliced struct {
+	Pod model.PodID
+	Why string
+}
+
+// New returns a Book for the pods of a node.
+func New(node string) *Book {
+	return &Book{node: node, claims: make(map[model.PodID]*claim), appeared: make(map[string]uint64)}
+}
+
+// Take reads the claims of a snapshot. old is the snapshot of the call before, or nil.
+func (b *Book) Take(old, s *model.Snapshot, now time.Time) {
+	if old == nil {
+		for id := range s.Pods.All() {
+			b.take(id, s, now)
+		}
+		return
+	}
+	for id := range s.Pods.Changes(old.Pods) {
+		b.take(id, s, now)
+	}
+}
+
+func (b *Book) take(id model.PodID, s *model.Snapshot, now time.Time) {
+	pod, ok := s.Pods.Get(id)
+	was := b.claims[id]
+	if !ok || pod.Node != b.node || !pod.Policed() || len(pod.IPs) == 0 {
+		delete(b.claims, id)
+		b.fresh = b.fresh || was != nil
+		return
+	}
+	if was != nil && was.pod.UID == pod.UID && sameAddresses(was.pod.IPs, pod.IPs) {
+		was.pod = pod
+		return
+	}
+	b.claims[id], b.fresh = &claim{pod: pod, since: now}, true
+}
+
+// Due reports whether claims changed since the last comparison.
+func (b *Book) Due() bool { return b.fresh }
+
+// Pending returns how many claims have no endpoint, as of the last comparison.
+func (b *Book) Pending() (n int) {
+	for _, c := range b.claims {
+		if c.why != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Ended records that the endpoint of a pod was removed. The same claim gets no other interface.
+func (b *Book) Ended(pod model.PodID, uid string) {
+	if c := b.claims[pod]; c != nil && (uid == "" || c.pod.UID == "" || uid == c.pod.UID) {
+		c.ended = true
+	}
+}
+
+// Failed records why a pod of a Result could not be attached. A later comparison tries again.
+func (b *Book) Failed(pod model.PodID, why string) {
+	if c := b.claims[pod]; c != nil {
+		c.why = why
+	}
+}
+
+// Unpoliced lists the pods without policy, sorted. A pod that has just appeared, or whose interface is gone,
+// is not one.
+func (b *Book) Unpoliced(now time.Time) (all []Unpoliced) {
+	for id, c := range b.claims {
+		if c.why != "" && (c.held || !c.ended && now.Sub(c.since) >= grace) {
+			all = append(all, Unpoliced{id, c.why})
+		}
+	}
+	slices.SortFunc(all, func(a, b Unpoliced) int { return a.Pod.Compare(b.Pod) })
+	return all
+}
+
+// Compare matches the claims with the interfaces of the node. busy reports whether an ADD of a pod is under way.
+func (b *Book) Compare(attached []Attached, interfaces []dataplane.Interface, busy func(model.PodID) bool) Result {
+	b.fresh = false
+	b.round++
+	b.see(interfaces)
+	var r Result
+	owners := make(map[model.EndpointID]Attached)
+	for _, a := range attached {
+		if _, there := b.appeared[a.Handle]; a.Handle != "" && !there {
+			r.Gone = append(r.Gone, a.ID)
+			b.Ended(a.Pod, a.UID)
+			continue
+		}
+		owners[a.ID] = a
+	}
+	best := b.winners()
+	open := b.unsatisfied(owners, best, busy)
+	m := matching{book: b, candidates: make(map[*claim][]*dataplane.Interface), taken: make(map[string]bool)}
+	for _, c := range open {
+		for i := range interfaces {
+			if face := &interfaces[i]; b.available(face, c, owners, best) {
+				m.candidates[c] = append(m.candidates[c], face)
+			}
+		}
+	}
+	m.decide(open, interfaces, &r)
+	return r
+}
+
+// see numbers claims and interfaces in the order of their appearance.
+func (b *Book) see(interfaces []dataplane.Interface) {
+	there := make(map[string]uint64, len(interfaces))
+	for _, i := range interfaces {
+		if there[i.Handle] = b.appeared[i.Handle]; there[i.Handle] == 0 {
+			there[i.Handle] = b.round
+		}
+	}
+	b.appeared = there
+	for _, c := range b.claims {
+		if c.round == 0 {
+			c.round = b.round
+		}
+	}
+}
+
+// unsatisfied returns the claims without an endpoint, sorted. A claim whose address belongs to a younger pod
+// is none.
+func (b *Book) unsatisfied(owners map[model.EndpointID]Attached, best map[netip.Addr]*claim, busy func(model.PodID) bool) (open []*claim) {
+	for id, c := range b.claims {
+		c.why, c.held = "", false
+		satisfied := busy(id)
+		for _, a := range owners {
+			satisfied = satisfied || a.Pod == id && (a.UID == "" || c.pod.UID == "" || a.UID == c.pod.UID || a.Handle == "" && len(a.UID) == 32) && containsAll(a.IPs, c.pod.IPs)
+		}
+		if satisfied {
+			c.ended = false
+			continue
+		}
+		if !slices.ContainsFunc(c.pod.IPs, func(ip netip.Addr) bool { return best[ip] != c }) {
+			open = append(open, c)
+		}
+	}
+	slices.SortFunc(open, func(a, b *claim) int { return a.pod.PodID.Compare(b.pod.PodID) })
+	return open
+}
+
+// winners returns the claim of each address: that of the younger pod, else the later one, else that of the pod
+// whose name sorts last.
+func (b *Book) winners() map[netip.Addr]*claim {
+	best := make(map[netip.Addr]*claim)
+	for _, c := range b.claims {
+		for _, ip := range c.pod.IPs {
+			if o := best[ip]; o == nil || cmp.Or(cmp.Compare(c.pod.Created, o.pod.Created), cmp.Compare(c.round, o.round), c.pod.PodID.Compare(o.pod.PodID)) > 0 {
+				best[ip] = c
+			}
+		}
+	}
+	return best
+}
+
+// available reports whether an interface may be that of a claim.
+func (b *Book) available(i *dataplane.Interface, c *claim, owners map[model.EndpointID]Attached, best map[netip.Addr]*claim) bool {
+	if !containsAll(i.Addresses, c.pod.IPs) {
+		return false
+	}
+	owner, owned := owners[i.Owner]
+	if !owned {
+		return true
+	}
+	if owner.Handle == "" {
+		return false // an ADD has named its pod
+	}
+	// A pod keeps its interface as long as the API says that it has the addresses.
+	was := b.claims[owner.Pod]
+	live := was != nil && was.pod.UID == owner.UID && !slices.ContainsFunc(was.pod.IPs, func(ip netip.Addr) bool { return best[ip] != was })
+	return was == c || !live
+}
+
+func (c *claim) key() string { return c.pod.PodID.String() + "/" + c.pod.UID }
+
+func containsAll(all, some []netip.Addr) bool {
+	return !slices.ContainsFunc(some, func(ip netip.Addr) bool { return !slices.Contains(all, ip) })
+}
+
+func sameAddresses(a, b []netip.Addr) bool { return len(a) == len(b) && containsAll(a, b) }
+
+func names(all []*dataplane.Interface) string {
+	var text []string
+	for _, i := range all {
+		text = append(text, i.Name)
+	}
+	return strings.Join(text, ", ")
+}
+
+func join(all []netip.Addr) string {
+	var text []string
+	for _, a := range all {
+		text = append(text, a.String())
+	}
+	return strings.Join(text, ", ")
+}
+
+func (c *claim) missing() string {
+	return fmt.Sprintf("no veth pair of this node ends at an interface with the address %s: restart the pod; macvlan, ipvlan and pass-through interfaces are not supported", join(c.pod.IPs))
+}

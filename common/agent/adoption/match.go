@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adoption
+
+import (
+	"fmt"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+)
+
+// matching is one assignment of interfaces to claims.
+type matching struct {
+	book       *Book
+	candidates map[*claim][]*dataplane.Interface
+	taken      map[string]bool // by handle
+}
+
+// decide gives claims with a single candidate their interface, until no more have one. A pod that gives itself
+// the address of another has an address of its own, too: its claim takes its interface away from the other.
+func (m *matching) decide(open []*claim, interfaces []dataplane.Interface, r *Result) {
+	for again := true; again; {
+		again = false
+		var left []*claim
+		for _, c := range open {
+			free := m.free(c)
+			if len(free) != 1 {
+				left = append(left, c)
+				continue
+			}
+			m.taken[free[0].Handle], again = true, true
+			m.settle(c, free[0], r)
+		}
+		open = left
+	}
+	for _, c := range open {
+		free := m.free(c)
+		switch {
+		case len(free) == 0:
+			c.why = c.missing()
+			for _, i := range interfaces {
+				if i.Problem != "" && containsAll(i.Addresses, c.pod.IPs) {
+					c.why = i.Problem
+				}
+			}
+		case m.closeNewer(c, free, r):
+		default:
+			c.why = fmt.Sprintf("interfaces %s all have the address %s: remove it from those of other pods", names(free), join(c.pod.IPs))
+		}
+	}
+}
+
+func (m *matching) free(c *claim) (all []*dataplane.Interface) {
+	for _, i := range m.candidates[c] {
+		if !m.taken[i.Handle] {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// settle adopts an interface for a claim, or closes it if it may belong to the next pod.
+func (m *matching) settle(c *claim, i *dataplane.Interface, r *Result) {
+	if m.outdated(c, i) {
+		m.close(c, i, r)
+		return
+	}
+	if i.Problem != "" {
+		c.why = i.Problem
+		return
+	}
+	c.why = "it is being attached"
+	r.Adopt = append(r.Adopt, Match{Pod: c.pod, Interface: *i, Since: c.since})
+}
+
+// closeNewer closes the candidates of a claim if it is older than all of them.
+func (m *matching) closeNewer(c *claim, free []*dataplane.Interface, r *Result) bool {
+	for _, i := range free {
+		if !m.outdated(c, i) {
+			return false
+		}
+	}
+	for _, i := range free {
+		m.close(c, i, r)
+	}
+	return true
+}
+
+// outdated reports whether a claim cannot be about an interface: the API made it before the interface existed, or
+// the pod had another.
+func (m *matching) outdated(c *claim, i *dataplane.Interface) bool {
+	return c.ended || i.ClosedFor == c.key() || m.book.appeared[i.Handle] > c.round
+}
+
+func (m *matching) close(c *claim, i *dataplane.Interface, r *Result) {
+	c.held = !c.ended || !i.Closed || i.ClosedFor == c.key()
+	c.why = fmt.Sprintf("interface %s got the address %s after the API gave it to the pod: it drops every packet until the API says which pod has the address; if it is this pod, restart it", i.Name, join(c.pod.IPs))
+	if !i.Closed {
+		r.Close = append(r.Close, Closing{*i, c.key()})
+	}
+}

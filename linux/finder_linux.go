@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/linux/foreign"
+)
+
+var _ dataplane.Finder = (*Backend)(nil)
+
+// Interfaces implements dataplane.Finder. In full mode there are none.
+func (b *Backend) Interfaces(context.Context) ([]dataplane.Interface, error) {
+	if b.ends.Registry == nil {
+		return nil, nil
+	}
+	seen, err := b.ends.Scan()
+	if err != nil {
+		return nil, err
+	}
+	var all []dataplane.Interface
+	var handles []string
+	for _, s := range seen {
+		i := dataplane.Interface{Handle: b.ends.Handle(s.HostEnd), Name: s.Name, IfName: s.IfName, Addresses: s.Addresses, Owner: b.ends.Owner(s.HostEnd), Problem: s.Problem}
+		if index, ok := b.ends.closed[s.Name]; ok && index == s.Index && i.Owner == "" {
+			i.Closed, i.ClosedFor = true, b.ends.Held(i.Handle)
+		}
+		all, handles = append(all, i), append(handles, i.Handle)
+	}
+	return all, b.ends.Forget(handles)
+}
+
+// CloseInterface implements dataplane.Finder. Programs without an entry for their interface drop every packet.
+func (b *Backend) CloseInterface(_ context.Context, handle, claim string) error {
+	seen, err := b.ends.Scan()
+	if err != nil {
+		return err
+	}
+	for _, s := range seen {
+		if b.ends.Handle(s.HostEnd) != handle || b.ends.Owner(s.HostEnd) != "" {
+			continue
+		}
+		b.step("hold interface")
+		if err := b.ends.Hold(handle, claim); err != nil {
+			return err
+		}
+		return b.attachClosed(s.HostEnd)
+	}
+	return nil
+}
+
+func (b *Backend) attachClosed(end foreign.HostEnd) error {
+	b.step("close interface")
+	if err := b.path.DropEndpoint(end.Index); err != nil {
+		return err
+	}
+	if err := b.programForeign(end.Name, end.Index); err != nil {
+		return err
+	}
+	b.ends.closed[end.Name] = end.Index
+	return nil
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// Seen is an interface of another CNI plugin.
+type Seen struct {
+	HostEnd
+	// IfName is the name of the pod's end.
+	IfName string
+	// Problem says why policy cannot be enforced on it; "" if it can.
+	Problem string
+}
+
+// reader reads network namespaces by the numbers that the node's namespace gives them, so that it needs no path.
+type reader struct {
+	host    *netlink.Handle
+	sockets map[int]*nl.SocketHandle
+}
+
+func newReader() (*reader, error) {
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		host.Close()
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	r := &reader{host: host, sockets: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}}
+	// The kernel ignores the number of a namespace in other requests.
+	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		r.close()
+		return nil, fmt.Errorf("check netlink requests strictly: %w", err)
+	}
+	return r, nil
+}
+
+func (r *reader) close() {
+	r.host.Close()
+	r.sockets[unix.NETLINK_ROUTE].Close()
+}
+
+// Scan lists the veth pairs with an end in the node's namespace and the other in another one.
+func (r *Registry) Scan() ([]Seen, error) {
+	in, err := newReader()
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	links, err := link.Whole(in.host.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var all []Seen
+	for _, l := range links {
+		if l.Type() != "veth" || l.Attrs().NetNsID < 0 || l.Attrs().ParentIndex <= 0 {
+			continue
+		}
+		s, err := in.look(l)
+		if isGone(err) || errors.Is(err, unix.EINVAL) {
+			continue // the pair or its namespace went away meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the other end of interface %s: %w", l.Attrs().Name, err)
+		}
+		s.Addresses = in.routed(s.HostEnd)
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// look describes a pair by its host end.
+func (r *reader) look(l netlink.Link) (Seen, error) {
+	pod, err := r.peer(l.Attrs())
+	if err != nil {
+		return Seen{}, err
+	}
+	s := Seen{IfName: pod.Attrs().Name}
+	if s.HostEnd, err = describe(r.host, l); err != nil {
+		s.Problem = err.Error()
+	}
+	s.PodMAC = pod.Attrs().HardwareAddr
+	s.Addresses, err = r.addresses(l.Attrs())
+	return s, err
+}
+
+// peer reads the other end of a veth pair.
+func (r *reader) peer(a *netlink.LinkAttrs) (netlink.Link, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	req.Sockets = r.sockets
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = int32(a.ParentIndex)
+	req.AddData(m)
+	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(a.NetNsID))))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(msgs) != 1 {
+		return nil, unix.ENODEV
+	}
+	pod, err := netlink.LinkDeserialize(nil, msgs[0])
+	if err == nil && (pod.Type() != "veth" || pod.Attrs().ParentIndex != a.Index) {
+		err = unix.ENODEV // the kernel sees another pair by now
+	}
+	return pod, err
+}
+
+// addresses reads the unicast addresses of the other end of a veth pair that other hosts can reach.
+func (r *reader) addresses(a *netlink.LinkAttrs) (all []netip.Addr, err error) {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := link.Whole(func() ([][]byte, error) {
+			req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+			req.Sockets = r.sockets
+			m := nl.NewIfAddrmsg(family)
+			m.Index = uint32(a.ParentIndex)
+			req.AddData(m)
+			req.AddData(nl.NewRtAttr(unix.IFA_TARGET_NETNSID, nl.Uint32Attr(uint32(a.NetNsID))))
+			return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, msg := range msgs {
+			if ip := address(msg, a.ParentIndex); ip.IsGlobalUnicast() {
+				all = append(all, ip)
+			}
+		}
+	}
+	return all, nil
+}
+
+// address returns the address in an RTM_NEWADDR message about an interface; the zero Addr if it has none.
+func address(msg []byte, index int) (ip netip.Addr) {
+	if len(msg) < unix.SizeofIfAddrmsg {
+		return ip
+	}
+	if m := nl.DeserializeIfAddrmsg(msg); int(m.Index) != index {
+		return ip
+	}
+	attrs, err := nl.ParseRouteAttr(msg[unix.SizeofIfAddrmsg:])
+	if err != nil {
+		return ip
+	}
+	for _, a := range attrs {
+		// IFA_LOCAL is the interface's own where IFA_ADDRESS is that of a point-to-point peer.
+		if a.Attr.Type == unix.IFA_LOCAL || a.Attr.Type == unix.IFA_ADDRESS && !ip.IsValid() {
+			if found, ok := netip.AddrFromSlice(a.Value); ok {
+				ip = found.Unmap()
+			}
+		}
+	}
+	return ip
+}
+
+// routed returns the addresses that the node routes to an interface. A bridge finds its ports itself. A process
+// in a pod can give its interface any address, but cannot change the routes of the node.
+func (r *reader) routed(e HostEnd) (all []netip.Addr) {
+	if e.Bridge != 0 {
+		return e.Addresses
+	}
+	for _, ip := range e.Addresses {
+		routes, err := r.host.RouteGet(net.IP(ip.AsSlice()))
+		if err == nil && slices.ContainsFunc(routes, func(t netlink.Route) bool { return t.LinkIndex == e.Index }) {
+			all = append(all, ip)
+		}
+	}
+	return all
+}
+
+// Handle names an interface. Indexes are not reused before the node restarts, so the handle contains its boot ID.
+func (r *Registry) Handle(e HostEnd) string { return handle(r.boot, e.Index, e.PeerIndex) }
+
+func handle(boot string, index, peer int) string {
+	return fmt.Sprintf("%s%s:%d:%d", dataplane.HandlePrefix, boot, index, peer)
+}
+
+// parseHandle returns the indexes of a handle of this boot.
+func parseHandle(s, boot string) (index, peer int, err error) {
+	parts := strings.Split(strings.TrimPrefix(s, dataplane.HandlePrefix), ":")
+	if len(parts) == 3 {
+		var bad [2]error
+		index, bad[0] = strconv.Atoi(parts[1])
+		peer, bad[1] = strconv.Atoi(parts[2])
+		if bad == [2]error{} && index > 0 && peer > 0 && handle(parts[0], index, peer) == s {
+			if parts[0] != boot {
+				return 0, 0, fmt.Errorf("interface %d existed before the node restarted: %w", index, dataplane.ErrNoNetNS)
+			}
+			return index, peer, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("handle %q of an interface is not valid: %w", s, dataplane.ErrInterfaceKind)
+}
+
+// findHandle returns the host end that a handle names.
+func findHandle(s string, want []netip.Addr) (HostEnd, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("read the boot ID: %w", err)
+	}
+	index, peer, err := parseHandle(s, strings.TrimSpace(string(boot)))
+	if err != nil {
+		return HostEnd{}, err
+	}
+	in, err := newReader()
+	if err != nil {
+		return HostEnd{}, err
+	}
+	defer in.close()
+	host, err := in.host.LinkByIndex(index)
+	if isGone(err) || err == nil && (host.Type() != "veth" || host.Attrs().ParentIndex != peer || host.Attrs().NetNsID < 0) {
+		return HostEnd{}, fmt.Errorf("interface %d does not exist any more: %w", index, dataplane.ErrNoNetNS)
+	}
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("find interface %d: %w", index, err)
+	}
+	found, err := in.look(host)
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("read the other end of interface %s: %w", host.Attrs().Name, err)
+	}
+	if found.Problem != "" {
+		return HostEnd{}, fmt.Errorf("%s: %w", found.Problem, dataplane.ErrInterfaceKind)
+	}
+	for _, ip := range want {
+		if !slices.Contains(found.Addresses, ip) {
+			return HostEnd{}, fmt.Errorf("the other end of interface %s does not have the address %s: %w", found.Name, ip, dataplane.ErrInterfaceKind)
+		}
+	}
+	return found.HostEnd, nil
+}
+
+// Held returns the claim for which an interface drops every packet; "" if there is none.
+func (r *Registry) Held(handle string) string { return r.held[handle] }
+
+// Forget removes the claims of interfaces that are not among the handles.
+func (r *Registry) Forget(present []string) error {
+	next := make(map[string]string)
+	for _, h := range present {
+		if claim := r.held[h]; claim != "" {
+			next[h] = claim
+		}
+	}
+	if len(next) == len(r.held) {
+		return nil
+	}
+	return r.write(r.ends, next)
+}
+
+// Owner returns the endpoint of an interface; "" if it has none.
+func (r *Registry) Owner(e HostEnd) model.EndpointID {
+	for id, end := range r.ends {
+		if end.Index == e.Index && end.PeerIndex == e.PeerIndex {
+			return id
+		}
+	}
+	return ""
+}
