@@ -228,6 +228,10 @@ oracle: ## Compare with policy engines of others over random clusters, and over 
 test-hubble: ## Read flows of agents with the command of Hubble, and compare them with the reference evaluator (needs root; builds the command)
 	@$(run) hubble
 
+.PHONY: test-leaks
+test-leaks: ## Show a million generated flows to a client of one namespace; nothing of the others may be seen
+	@$(run) leaks
+
 # Which mutants make mutants plants: ids and areas, separated by commas; all
 # without it. MUTANTS are more flags, see build/mutants -h.
 ONLY ?=

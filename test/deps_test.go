@@ -178,7 +178,7 @@ func TestBinaries(t *testing.T) {
 		{"linux", "isthmus-agent", []string{module + "windows", "github.com/Microsoft/hcsshim", "k8s.io/client-go/kubernetes"}},
 		{"windows", "isthmus-agent", []string{module + "linux", "github.com/cilium/ebpf", "github.com/vishvananda/netlink"}},
 		{"linux", "isthmus-controller", append(systems, module+"common/agent", module+"cni")},
-		{"linux", "isthmus-relay", append(systems, module+"common/agent", module+"common/kube", module+"cni")},
+		{"linux", "isthmus-relay", append(systems, module+"common/agent", module+"common/kube/watch", module+"common/kube/convert", module+"common/kube/writeback", module+"cni")},
 		{"linux", "isthmus-cni", append(systems, slow...)},
 		{"windows", "isthmus-cni", append(systems, slow...)},
 	} {

@@ -27,7 +27,7 @@ var layers = []struct {
 	{"cluster", []string{"common/kube"}},
 	{"reports", []string{"common/report"}},
 	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint", "common/observe", "common/inspect"}},
-	{"leaves", []string{"common/model", "common/ipam", "common/nodeipam", "common/api", "common/httpd", "cmd/daemon"}},
+	{"leaves", []string{"common/model", "common/ipam", "common/nodeipam", "common/api", "common/httpd", "common/access", "cmd/daemon"}},
 }
 
 // layerOf returns the layer of a package, 0 at the top, and its directory; -1 if it has none.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -16,17 +17,21 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/isthmus-net/isthmus/cmd/daemon"
+	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/hubble"
+	"github.com/isthmus-net/isthmus/common/kube/review"
 	"github.com/isthmus-net/isthmus/common/relay"
 )
 
 // options are the flags.
 type options struct {
-	listen         string
-	server, client hubble.Files
-	agents         string
-	nodes          map[string]string
-	log            daemon.Log
+	listen             string
+	server, client     hubble.Files
+	agents             string
+	nodes              map[string]string
+	access, kubeconfig string
+	audiences          []string
+	log                daemon.Log
 }
 
 // run executes the command line and returns the exit status.
@@ -43,10 +48,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func (o *options) register(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "listen", "127.0.0.1:4245", "ADDRESS:PORT for clients; an address that is not loopback needs --tls-cert, --tls-key and --tls-ca")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:4245", "ADDRESS:PORT for clients; an address that is not loopback needs --tls-cert and --tls-key")
+	f.StringVar(&o.access, "access", "transport", "transport: every client that may connect reads everything, and --tls-ca restricts the clients of other addresses than loopback; token: clients send tokens of the cluster, and RBAC decides what they read")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server with --access=token; without it the service account of the pod is used")
+	f.StringArrayVar(&o.audiences, "token-audience", nil, "audience that tokens must have with --access=token; without any those of the API server (repeatable)")
 	f.StringVar(&o.server.Cert, "tls-cert", "", "file of the certificate for clients; read again when it changes")
 	f.StringVar(&o.server.Key, "tls-key", "", "file of the key of --tls-cert")
-	f.StringVar(&o.server.CA, "tls-ca", "", "file of the authority that issues the certificates of clients, with the DNS name "+clientName)
+	f.StringVar(&o.server.CA, "tls-ca", "", "file of the authority that issues the certificates of clients with --access=transport, with the DNS name "+clientName)
 	f.StringVar(&o.agents, "agents", "", "HOST:PORT of any agent, such as a Service of all agents: it tells the relay which nodes exist")
 	f.StringToStringVar(&o.nodes, "node", nil, "NAME=HOST:PORT of the agent of a node, or NAME=unix://PATH, instead of --agents (repeatable)")
 	f.StringVar(&o.client.Cert, "agent-cert", "", "file of the certificate for agents, with the DNS name "+hubble.RelayName+"; read again when it changes")
@@ -63,16 +71,7 @@ func (o *options) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	complete := func(f hubble.Files) bool { return f.Cert != "" && f.Key != "" && f.CA != "" }
-	none := hubble.Files{}
-	a, err := netip.ParseAddrPort(o.listen)
-	switch {
-	case err != nil:
-		wrong("--listen %q: give ADDRESS:PORT, as 127.0.0.1:4245", o.listen)
-	case o.server != none && !complete(o.server):
-		wrong("--tls-cert, --tls-key, --tls-ca: give all three or none")
-	case !a.Addr().IsLoopback() && o.server == none:
-		wrong("--listen %s: other machines read flows over mutual TLS only: give --tls-cert, --tls-key and --tls-ca, or a loopback address", o.listen)
-	}
+	errs = append(errs, o.checkAccess())
 	remote := o.agents != "" && !strings.HasPrefix(o.agents, "unix:")
 	for name, address := range o.nodes {
 		if name == "" || address == "" {
@@ -90,23 +89,79 @@ func (o *options) check() error {
 	return errors.Join(errs...)
 }
 
-// serve runs the relay until the context is done.
-func (o *options) serve(ctx context.Context, stderr io.Writer) error {
-	log := o.log.Logger(stderr)
-	var agents, clients credentials.TransportCredentials
+// checkAccess reports what is wrong with the flags that decide who reads what.
+func (o *options) checkAccess() error {
+	a, err := netip.ParseAddrPort(o.listen)
+	if err != nil {
+		return fmt.Errorf("--listen %q: give ADDRESS:PORT, as 127.0.0.1:4245", o.listen)
+	}
+	f := o.server
+	switch o.access {
+	case accessToken:
+		switch {
+		case f.CA != "":
+			return errors.New("--tls-ca: with --access=token clients need no certificate: remove it")
+		case (f.Cert == "") != (f.Key == ""):
+			return errors.New("--tls-cert, --tls-key: give both or none")
+		case !a.Addr().IsLoopback() && f.Cert == "":
+			return fmt.Errorf("--listen %s: other machines send tokens over TLS only: give --tls-cert and --tls-key, or a loopback address", o.listen)
+		}
+		return nil
+	case accessTransport:
+		switch {
+		case o.kubeconfig != "" || len(o.audiences) > 0:
+			return errors.New("--kubeconfig, --token-audience: they need --access=token")
+		case f != hubble.Files{} && (f.Cert == "" || f.Key == "" || f.CA == ""):
+			return errors.New("--tls-cert, --tls-key, --tls-ca: give all three or none")
+		case !a.Addr().IsLoopback() && f == hubble.Files{}:
+			return fmt.Errorf("--listen %s: other machines read flows over mutual TLS only: give --tls-cert, --tls-key and --tls-ca, or a loopback address", o.listen)
+		}
+		return nil
+	}
+	return fmt.Errorf("--access %q: give transport or token", o.access)
+}
+
+// The values of --access.
+const (
+	accessTransport = "transport"
+	accessToken     = "token"
+)
+
+// credentials returns those for agents and for clients; nil if there are none.
+func (o *options) credentials(log *slog.Logger) (agents, clients credentials.TransportCredentials, err error) {
 	if o.client != (hubble.Files{}) {
 		identity, err := hubble.NewIdentity(o.client, log)
 		if err != nil {
-			return fmt.Errorf("--agent-cert: %w", err)
+			return nil, nil, fmt.Errorf("--agent-cert: %w", err)
 		}
 		agents = identity.Client(hubble.ServerName)
 	}
 	if o.server != (hubble.Files{}) {
 		identity, err := hubble.NewIdentity(o.server, log)
 		if err != nil {
-			return fmt.Errorf("--tls-cert: %w", err)
+			return nil, nil, fmt.Errorf("--tls-cert: %w", err)
 		}
-		clients = identity.Server(clientName)
+		if clients = identity.Public(); o.access == accessTransport {
+			clients = identity.Server(clientName)
+		}
+	}
+	return agents, clients, nil
+}
+
+// serve runs the relay until the context is done.
+func (o *options) serve(ctx context.Context, stderr io.Writer) error {
+	log := o.log.Logger(stderr)
+	agents, clients, err := o.credentials(log)
+	if err != nil {
+		return err
+	}
+	var checker *access.Checker
+	if o.access == accessToken {
+		api, err := review.New(review.Config{Kubeconfig: o.kubeconfig, UserAgent: "isthmus-relay", Audiences: o.audiences})
+		if err != nil {
+			return err
+		}
+		checker = access.NewChecker(api, nil)
 	}
 	pool := relay.NewPool(agents, log)
 	defer pool.Close()
@@ -129,8 +184,8 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 		}
 		discovered <- err
 	}()
-	log.Info("relay starts", "version", version, "listen", o.listen)
-	err = relay.New(pool, version, log).Serve(ctx, hubble.Listener{Listener: listener, Credentials: clients})
+	log.Info("relay starts", "version", version, "listen", o.listen, "access", o.access)
+	err = relay.New(pool, checker, version, log).Serve(ctx, hubble.Listener{Listener: listener, Credentials: clients})
 	cancel()
 	err = errors.Join(err, <-discovered)
 	log.Info("relay has stopped", "error", err)

@@ -22,7 +22,8 @@ const (
 	RelayName  = "relay.hubble.isthmus.dev"
 )
 
-// Files are the files of a certificate, its key, and the authority of the other side, as PEM.
+// Files are the files of a certificate, its key, and the authority of the other side, as PEM. Without an authority
+// only Public serves.
 type Files struct{ Cert, Key, CA string }
 
 // pair is the content of Files.
@@ -56,6 +57,9 @@ func NewIdentity(f Files, log *slog.Logger) (*Identity, error) {
 // stamps changes with the content of the files.
 func (f *Files) stamps() (all [3]string, err error) {
 	for i, name := range []string{f.Cert, f.Key, f.CA} {
+		if name == "" {
+			continue
+		}
 		info, err := os.Stat(name)
 		if err != nil {
 			return all, fmt.Errorf("read certificate files: %w", err)
@@ -70,11 +74,14 @@ func (f *Files) read() (*pair, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read certificate %s and key %s: %w", f.Cert, f.Key, err)
 	}
+	p := &pair{cert: cert, roots: x509.NewCertPool()}
+	if f.CA == "" {
+		return p, nil
+	}
 	text, err := os.ReadFile(f.CA)
 	if err != nil {
 		return nil, fmt.Errorf("read certificate authority: %w", err)
 	}
-	p := &pair{cert: cert, roots: x509.NewCertPool()}
 	if !p.roots.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("read certificate authority %s: the file has no certificate in PEM", f.CA)
 	}
@@ -106,6 +113,12 @@ func (i *Identity) Server(clientName string) credentials.TransportCredentials {
 			return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{p.cert},
 				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.roots, VerifyConnection: named(clientName)}, nil
 		}})
+}
+
+// Public returns credentials that accept all clients. The server must authenticate them by other means.
+func (i *Identity) Public() credentials.TransportCredentials {
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &i.current().cert, nil }})
 }
 
 // Client returns credentials that accept servers whose certificate has the name.

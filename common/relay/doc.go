@@ -6,5 +6,7 @@
 // The core is pure: merge.go orders what has arrived. A Pool holds the connections to agents and learns from them
 // which nodes exist. A Relay answers clients, and names the nodes whose flows are missing.
 //
-// It stores no flows, reads no API server and decides nothing about flows: common/hubble filters them at the agents.
+// A Checker of common/access, if there is one, decides what a client reads, and common/relay/redact hides the rest.
+//
+// It stores no flows and selects none itself: common/hubble filters them at the agents.
 package relay

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
 	"github.com/isthmus-net/isthmus/common/hubble"
+	"github.com/isthmus-net/isthmus/common/relay/redact"
 )
 
 const (
@@ -35,31 +36,48 @@ func (r *Relay) GetFlows(request *observer.GetFlowsRequest, stream grpc.ServerSt
 	if n := request.GetNumber(); n > maxLast && n < unlimited {
 		return status.Errorf(codes.InvalidArgument, "number %d: give at most %d", n, maxLast)
 	}
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
+	user, scope, err := r.scope(stream.Context(), request)
+	if err != nil {
+		return err
+	}
+	view, err := redact.NewView(scope, request, r.key)
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	leave, err := r.enter(user.Name)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
 	go func() {
 		select {
 		case <-r.stopping:
-			cancel()
+			cancel(status.Error(codes.Unavailable, "the relay is stopping"))
 		case <-ctx.Done():
 		}
 	}()
+	go r.guard(ctx, cancel, request, scope)
+	err = r.flows(ctx, request, view, shown{stream, view})
+	if cause, ok := status.FromError(context.Cause(ctx)); ok && cause.Code() != codes.OK {
+		return cause.Err()
+	}
+	return err
+}
+
+// flows sends the states of nodes and the flows of a request.
+func (r *Relay) flows(ctx context.Context, request *observer.GetFlowsRequest, view *redact.View,
+	stream grpc.ServerStreamingServer[observer.GetFlowsResponse]) error {
 	all := r.statuses(ctx)
 	connected, err := sendStates(stream.Send, all)
 	switch {
 	case err != nil:
 		return err
 	case request.GetFollow():
-		err = r.follow(ctx, request, stream, all)
-	default:
-		err = r.past(ctx, request, stream, connected)
+		return r.follow(ctx, request, view, stream, all)
 	}
-	select {
-	case <-r.stopping:
-		return status.Error(codes.Unavailable, "the relay is stopping")
-	default:
-		return err
-	}
+	return r.past(ctx, request, view, stream, connected)
 }
 
 // source is the stream of kept flows of a node.
@@ -73,12 +91,12 @@ type source struct {
 }
 
 // open starts to read kept flows of a node.
-func open(ctx context.Context, n *node, request *observer.GetFlowsRequest) *source {
+func open(ctx context.Context, n *node, view *redact.View) *source {
 	s := &source{node: n, answers: make(chan *observer.GetFlowsResponse, 16)}
 	ctx, s.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(s.answers)
-		stream, err := n.client.GetFlows(ctx, request)
+		stream, err := read(ctx, n, view.Request(), view)
 		for err == nil {
 			var m *observer.GetFlowsResponse
 			if m, err = stream.Recv(); err == nil {
@@ -125,11 +143,11 @@ func (s *source) advance(ctx context.Context, send func(*observer.GetFlowsRespon
 }
 
 // past merges the kept flows of nodes. It holds one flow of each node, and the newest ones if they are requested.
-func (r *Relay) past(ctx context.Context, request *observer.GetFlowsRequest,
+func (r *Relay) past(ctx context.Context, request *observer.GetFlowsRequest, view *redact.View,
 	stream grpc.ServerStreamingServer[observer.GetFlowsResponse], nodes []*node) error {
 	var sources []*source
 	for _, n := range nodes {
-		s := open(ctx, n, request)
+		s := open(ctx, n, view)
 		defer s.cancel()
 		sources = append(sources, s)
 	}

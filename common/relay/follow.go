@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/relay/redact"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 func stamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }
 
 // follow sends kept flows, then new ones of all nodes, in order of time.
-func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest,
+func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest, view *redact.View,
 	stream grpc.ServerStreamingServer[observer.GetFlowsResponse], all []answer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var readers sync.WaitGroup
@@ -37,14 +38,15 @@ func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest,
 		ctx, end = context.WithDeadline(ctx, u.AsTime().Add(hold))
 		defer end()
 	}
-	f := &follower{pool: r.pool, request: request, in: make(chan *observer.GetFlowsResponse, 256), readers: &readers, known: make(map[string]reader)}
+	f := &follower{pool: r.pool, view: view, request: view.Request(),
+		in: make(chan *observer.GetFlowsResponse, 256), readers: &readers, known: make(map[string]known)}
 	for _, a := range all {
 		f.start(ctx, a.node, a.err == nil)
 	}
 	begin := time.Now()
 	m, last := newMerger(hold, maxWaiting), &newest{limit: int(min(request.GetNumber(), maxLast))}
 	// Until the agents have sent their kept flows, only the newest ones of all nodes are selected.
-	collecting := last.limit > 0 && request.GetSince() == nil
+	collecting, lastKept := last.limit > 0 && request.GetSince() == nil, begin
 	tick := time.NewTicker(hold / 7)
 	defer tick.Stop()
 	for next := begin.Add(retryEvery); ; {
@@ -62,6 +64,7 @@ func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest,
 				}
 			case collecting && !a.GetTime().AsTime().After(begin):
 				last.add(a)
+				lastKept = time.Now()
 			default:
 				m.add(a, time.Now())
 			}
@@ -72,7 +75,7 @@ func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest,
 				f.refresh(ctx)
 			}
 			var due []*observer.GetFlowsResponse
-			if collecting && now.Sub(begin) >= hold {
+			if collecting && now.Sub(lastKept) >= hold {
 				collecting, due = false, last.all()
 			}
 			if !collecting {
@@ -96,22 +99,24 @@ func sendAll(stream grpc.ServerStreamingServer[observer.GetFlowsResponse], list 
 
 // follower reads the streams of all nodes for one client.
 type follower struct {
-	pool    *Pool
+	pool *Pool
+	view *redact.View
+	// request is that for agents.
 	request *observer.GetFlowsRequest
 	in      chan *observer.GetFlowsResponse
 	readers *sync.WaitGroup
-	known   map[string]reader
+	known   map[string]known
 }
 
-// reader reads the stream of a node.
-type reader struct {
+// known is a node whose stream a follower reads.
+type known struct {
 	node   *node
 	cancel context.CancelFunc
 }
 
 func (f *follower) start(ctx context.Context, n *node, connected bool) {
 	ctx, cancel := context.WithCancel(ctx)
-	f.known[n.name] = reader{n, cancel}
+	f.known[n.name] = known{n, cancel}
 	f.readers.Go(func() { f.read(ctx, n, connected) })
 }
 
@@ -188,7 +193,7 @@ func (f *follower) read(ctx context.Context, n *node, connected bool) {
 
 // copy hands over what a node sends until the stream ends. It returns the time of the last flow.
 func (f *follower) copy(ctx context.Context, n *node, request *observer.GetFlowsRequest) (last time.Time, err error) {
-	stream, err := n.client.GetFlows(ctx, request)
+	stream, err := read(ctx, n, request, f.view)
 	for err == nil {
 		var a *observer.GetFlowsResponse
 		if a, err = stream.Recv(); err != nil {

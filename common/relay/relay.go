@@ -4,6 +4,7 @@ package relay
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
 	"github.com/isthmus-net/isthmus/common/hubble"
@@ -30,11 +32,23 @@ type Relay struct {
 	start   time.Time
 	// stopping is closed when the Relay ends its streams.
 	stopping chan struct{}
+
+	// checker decides what clients read; without it each reads everything.
+	checker    *access.Checker
+	checkEvery time.Duration
+	// key hides from which nodes flows are.
+	key []byte
+
+	mutex sync.Mutex
+	// open is the number of streams, streams that of each user.
+	open    int
+	streams map[string]int
 }
 
-// New returns a Relay of a version.
-func New(pool *Pool, version string, log *slog.Logger) *Relay {
-	return &Relay{pool: pool, version: version, log: log, start: time.Now(), stopping: make(chan struct{})}
+// New returns a Relay of a version. Every client reads everything unless there is a Checker.
+func New(pool *Pool, checker *access.Checker, version string, log *slog.Logger) *Relay {
+	return &Relay{pool: pool, checker: checker, checkEvery: checkEvery, key: []byte(rand.Text()), version: version, log: log, start: time.Now(),
+		stopping: make(chan struct{}), streams: make(map[string]int)}
 }
 
 // Serve serves clients until the context is done or a listener fails. It closes the listeners. Call it once.
@@ -66,6 +80,9 @@ func (r *Relay) statuses(ctx context.Context) []answer {
 
 // ServerStatus implements observer.ObserverServer.
 func (r *Relay) ServerStatus(ctx context.Context, _ *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
+	if err := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Nodes}); err != nil {
+		return nil, err
+	}
 	s := &observer.ServerStatusResponse{UptimeNs: uint64(time.Since(r.start)), Version: "isthmus-relay " + r.version}
 	connected := uint32(0)
 	for _, a := range r.statuses(ctx) {
@@ -85,6 +102,9 @@ func (r *Relay) ServerStatus(ctx context.Context, _ *observer.ServerStatusReques
 
 // GetNodes implements observer.ObserverServer.
 func (r *Relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
+	if err := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Nodes}); err != nil {
+		return nil, err
+	}
 	list := &observer.GetNodesResponse{}
 	for _, a := range r.statuses(ctx) {
 		n := &observer.Node{Name: hubble.Cluster + "/" + a.node.name, Address: a.node.address, State: relay.NodeState_NODE_UNAVAILABLE,
@@ -100,6 +120,9 @@ func (r *Relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*obs
 
 // GetNamespaces implements observer.ObserverServer. It lists the namespaces of the nodes that answer.
 func (r *Relay) GetNamespaces(ctx context.Context, _ *observer.GetNamespacesRequest) (*observer.GetNamespacesResponse, error) {
+	if err := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Flows}); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var mutex sync.Mutex

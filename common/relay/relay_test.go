@@ -97,7 +97,7 @@ func serve(t *testing.T, nodes map[string]string) (observer.ObserverClient, *Poo
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- New(pool, "1.2.3", quietLog).Serve(ctx, hubble.Listener{Listener: l}) }()
+	go func() { ended <- New(pool, nil, "1.2.3", quietLog).Serve(ctx, hubble.Listener{Listener: l}) }()
 	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {

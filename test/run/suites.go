@@ -43,8 +43,8 @@ var (
 
 // concurrent lists what has goroutines of its own, in so far as it needs no root. The
 // other packages are pure functions, or wait for the kernel.
-var concurrent = []string{"./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd", "./common/hubble",
-	"./common/relay", "./common/kube/...",
+var concurrent = []string{"./common/access", "./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd",
+	"./common/hubble", "./common/relay/...", "./common/kube/...",
 	"./common/observe", "./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
 
 // suites returns the table. Environment variables that make documents set details of
@@ -137,6 +137,9 @@ func comparisonSuites() []suite {
 		}},
 		{name: "hubble", steps: []step{
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestHubble$"}, env: []string{"ISTHMUS_HUBBLE=1"}},
+		}},
+		{name: "leaks", steps: []step{
+			{packages: []string{"./common/relay/redact"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestLeaks$"}, env: []string{"ISTHMUS_LEAKS=1000000"}},
 		}},
 		{name: "helm", steps: []step{
 			{dir: "test/helm", vet: true, packages: []string{"."}},

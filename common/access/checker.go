@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+const (
+	// AllowFor and DenyFor are how long a Checker uses an answer of the Authority again.
+	AllowFor = 30 * time.Second
+	DenyFor  = 5 * time.Second
+	// MaxNamespaces bounds the namespaces of a request.
+	MaxNamespaces = 64
+	// maxToken is the length of a token in bytes. maxKept bounds the answers of each kind that are kept.
+	maxToken, maxKept = 16 << 10, 4096
+	// maxCalls bounds the calls of the Authority at a time, and callTimeout each of them with its wait.
+	maxCalls, callTimeout = 16, 5 * time.Second
+)
+
+// Checker decides about clients. It is safe for concurrent use.
+type Checker struct {
+	authority Authority
+	now       func() time.Time
+	calls     chan struct{} // a token per call of the Authority
+	flight    singleflight.Group
+
+	mutex  sync.Mutex
+	users  map[string]kept[User]
+	rights map[string]kept[bool]
+}
+
+// kept is an answer of the Authority, with the time of its end.
+type kept[T any] struct {
+	answer T
+	err    error
+	until  time.Time
+}
+
+// NewChecker returns a Checker. now is the clock; nil is that of the system.
+func NewChecker(a Authority, now func() time.Time) *Checker {
+	if now == nil {
+		now = time.Now
+	}
+	return &Checker{authority: a, now: now, calls: make(chan struct{}, maxCalls), users: make(map[string]kept[User]), rights: make(map[string]kept[bool])}
+}
+
+// User returns the user of a token. The error is ErrUnauthenticated, or says why there is no answer.
+func (c *Checker) User(ctx context.Context, token string) (User, error) {
+	if token == "" || len(token) > maxToken {
+		return User{}, ErrUnauthenticated
+	}
+	sum := sha256.Sum256([]byte(token)) // the tokens themselves are not kept
+	return ask(ctx, c, c.users, "user "+string(sum[:]), func(ctx context.Context) (User, time.Duration, error) {
+		u, err := c.authority.Authenticate(ctx, token)
+		if err != nil {
+			return User{}, DenyFor, err
+		}
+		return u, AllowFor, nil
+	})
+}
+
+// Check returns nil if a user has a right, and a DeniedError otherwise. Another error says why there is no answer.
+func (c *Checker) Check(ctx context.Context, u User, r Right) error {
+	allowed, err := ask(ctx, c, c.rights, "right "+fingerprint(u)+" "+r.String(), func(ctx context.Context) (bool, time.Duration, error) {
+		allowed, err := c.authority.Allowed(ctx, u, r)
+		if allowed && err == nil {
+			return true, AllowFor, nil
+		}
+		return false, DenyFor, err
+	})
+	if err == nil && !allowed {
+		return &DeniedError{u.Name, r}
+	}
+	return err
+}
+
+// Scope returns what a user may read who requests the flows of namespaces; without names, those of all. The user
+// needs the right for each of the namespaces, or for all.
+func (c *Checker) Scope(ctx context.Context, u User, verb string, namespaces []string) (Scope, error) {
+	if len(namespaces) > MaxNamespaces {
+		return Scope{}, fmt.Errorf("%w: the request names %d namespaces: name at most %d", ErrTooMany, len(namespaces), MaxNamespaces)
+	}
+	var s Scope
+	err := c.Check(ctx, u, Right{verb, Flows, ""})
+	switch denied := (*DeniedError)(nil); {
+	case err == nil:
+		s.All = true
+	case !errors.As(err, &denied) || len(namespaces) == 0:
+		return Scope{}, err
+	default:
+		s.Namespaces = slices.Compact(slices.Sorted(slices.Values(namespaces)))
+		for _, n := range s.Namespaces {
+			if err := c.Check(ctx, u, Right{verb, Flows, n}); err != nil {
+				return Scope{}, err
+			}
+		}
+	}
+	err = c.Check(ctx, u, Right{Get, Nodes, ""})
+	if denied := (*DeniedError)(nil); err != nil && !errors.As(err, &denied) {
+		return Scope{}, err
+	}
+	s.Nodes = err == nil
+	return s, nil
+}
+
+// ErrTooMany means that a request names too many namespaces.
+var ErrTooMany = errors.New("too many namespaces")
+
+// ask returns a kept answer, or a new one of the Authority. Failures to answer are not kept.
+func ask[T any](ctx context.Context, c *Checker, all map[string]kept[T], key string, call func(context.Context) (T, time.Duration, error)) (T, error) {
+	c.mutex.Lock()
+	k, ok := all[key]
+	c.mutex.Unlock()
+	if ok && c.now().Before(k.until) {
+		return k.answer, k.err
+	}
+	// One call serves all clients that wait for its answer, so that none of them may cancel it.
+	answers := c.flight.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		defer cancel()
+		select {
+		case c.calls <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("too many clients wait for the API server: %w", ctx.Err())
+		}
+		defer func() { <-c.calls }()
+		asked := c.now()
+		answer, lifetime, err := call(ctx)
+		if err == nil || errors.Is(err, ErrUnauthenticated) {
+			c.mutex.Lock()
+			evict(all, asked)
+			all[key] = kept[T]{answer, err, asked.Add(lifetime)}
+			c.mutex.Unlock()
+		}
+		return answer, err
+	})
+	select {
+	case a := <-answers:
+		answer, _ := a.Val.(T)
+		return answer, a.Err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+// evict makes room for an answer: it removes those that have ended or, if none has, all.
+func evict[T any](all map[string]kept[T], now time.Time) {
+	if len(all) < maxKept {
+		return
+	}
+	for key, k := range all {
+		if !now.Before(k.until) {
+			delete(all, key)
+		}
+	}
+	if len(all) >= maxKept {
+		clear(all)
+	}
+}
+
+// fingerprint identifies a user with all that decides about rights.
+func fingerprint(u User) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%q %q %q", u.Name, u.UID, slices.Sorted(slices.Values(u.Groups)))
+	for _, key := range slices.Sorted(maps.Keys(u.Extra)) {
+		fmt.Fprintf(&b, " %q %q", key, u.Extra[key])
+	}
+	sum := sha256.Sum256([]byte(b.String()))
+	return string(sum[:])
+}
