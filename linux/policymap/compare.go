@@ -3,6 +3,7 @@
 package policymap
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -22,6 +23,7 @@ type Difference struct {
 
 // Comparison lists how the content of the policy maps differs from the wanted content.
 type Comparison struct {
+	// Differences are sorted.
 	Differences []Difference
 	// Writes turn the current content into the wanted one.
 	Writes Writes
@@ -46,6 +48,9 @@ func Compare(want, is *Entries) *Comparison {
 		}
 	}
 	c.tables(want, is)
+	slices.SortFunc(c.Differences, func(a, b Difference) int {
+		return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Detail, b.Detail))
+	})
 	return c
 }
 
