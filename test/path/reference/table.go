@@ -13,8 +13,9 @@ const choice, looks = 4, 16
 // the flow must belong to the pod that needs the entry, or to a pod with more flows (ADR 38).
 //
 // The programs look at 4 entries for a new flow, and at 16 before they give up. In a larger table the reference
-// does not know these entries, so it compares only the owner of the evicted flow. It returns the number of
-// removed flows.
+// does not know these entries, so it compares only the owner of the evicted flow. A flow without an answer may
+// make room like one that expired: the reference does not know how long the programs took. It returns the number
+// of removed flows.
 func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 	created := n.created
 	n.created = nil
@@ -37,7 +38,7 @@ func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 			continue
 		}
 		all := size <= choice || k == *created && size <= looks
-		if all && n.hasExpired(*created, table) {
+		if all && f.state != opening && n.hasExpired(*created, table) {
 			return 0, fmt.Errorf("flow %v made room, but there is one that expired", k)
 		}
 		shares, total := n.shares(*created)
