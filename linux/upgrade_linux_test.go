@@ -152,9 +152,12 @@ func (u *upgradeTraffic) ready() {
 	u.t.Fatal(err)
 }
 
-// judge checks open flows and new ones against policy.
+// judge checks open flows and new ones against policy, until a check has failed: each flow that fails takes patience.
 func (u *upgradeTraffic) judge() {
 	u.t.Helper()
+	if u.t.Failed() {
+		return
+	}
 	u.serversSpeak()
 	for _, c := range u.services {
 		c.SetDeadline(time.Now().Add(patience))
