@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/isthmus-net/isthmus/test/console"
 )
 
 const document = "docs/quickstart.md"
@@ -30,7 +32,7 @@ func TestQuickStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, err := commands(string(text))
+	session, err := console.Commands(string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,17 +44,17 @@ func TestQuickStart(t *testing.T) {
 	before := traces(t)
 	var exports []string
 	for _, c := range session {
-		if strings.HasPrefix(c.text, "export ") {
-			exports = append(exports, c.text)
+		if strings.HasPrefix(c.Text, "export ") {
+			exports = append(exports, c.Text)
 			continue
 		}
 		began := time.Now()
-		line := strings.ReplaceAll(c.text, "sudo make", "make") // the test is root already
+		line := strings.ReplaceAll(c.Text, "sudo make", "make") // the test is root already
 		out, err := run(t, top, strings.Join(append(exports, line), "\n"))
-		if err != nil || !matches(c.want, out) {
-			t.Fatalf("%s:%d: %s: %v\n%s\nwant\n%s", document, c.line, c.text, err, out, strings.Join(c.want, "\n"))
+		if err != nil || !console.Matches(c.Want, out) {
+			t.Fatalf("%s:%d: %s: %v\n%s\nwant\n%s", document, c.Line, c.Text, err, out, strings.Join(c.Want, "\n"))
 		}
-		t.Logf("%s (%s)", c.text, time.Since(began).Round(100*time.Millisecond))
+		t.Logf("%s (%s)", c.Text, time.Since(began).Round(100*time.Millisecond))
 	}
 	if now := traces(t); now != before {
 		t.Errorf("after the last command the machine has\n%s\nbefore the first it had\n%s", now, before)

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package quickstart
+// Package console reads the console blocks of a Markdown document, so that a test can run their commands and compare what
+// they print. A line that begins with "$ " is a command; the lines below it are its output.
+//
+// It runs nothing.
+package console
 
 import (
 	"fmt"
@@ -8,16 +12,18 @@ import (
 	"strings"
 )
 
-// command is a line of a console block that begins with "$ ", and the lines below it.
-type command struct {
-	line int
-	text string
-	want []string
+// Command is one command of a document.
+type Command struct {
+	// Line is its number in the document.
+	Line int
+	Text string
+	// Want is the output, by line; see Matches.
+	Want []string
 }
 
-// commands returns the commands of all console blocks of a Markdown document, in order.
-func commands(document string) ([]command, error) {
-	var all []command
+// Commands returns the commands of all console blocks of a document, in order.
+func Commands(document string) ([]Command, error) {
+	var all []Command
 	console := false
 	for i, line := range strings.Split(document, "\n") {
 		switch {
@@ -27,12 +33,12 @@ func commands(document string) ([]command, error) {
 		case line == "```":
 			console = false
 		case strings.HasPrefix(line, "$ "):
-			all = append(all, command{line: i + 1, text: line[2:]})
+			all = append(all, Command{Line: i + 1, Text: line[2:]})
 		case len(all) == 0:
 			return nil, fmt.Errorf("line %d: output without a command", i+1)
 		default:
 			c := &all[len(all)-1]
-			c.want = append(c.want, line)
+			c.Want = append(c.Want, line)
 		}
 	}
 	if console {
@@ -43,9 +49,9 @@ func commands(document string) ([]command, error) {
 
 var spaces = regexp.MustCompile(`\s+`)
 
-// matches reports whether output is as a document shows it: "..." stands for any text, alone on a
+// Matches reports whether output is as a document shows it: "..." stands for any text, alone on a
 // line for any number of lines, and the width of columns does not count.
-func matches(want []string, output string) bool {
+func Matches(want []string, output string) bool {
 	var pattern strings.Builder
 	pattern.WriteString(`^`)
 	for _, line := range want {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package quickstart
+package console
 
 import (
 	"reflect"
@@ -8,13 +8,13 @@ import (
 )
 
 func TestCommands(t *testing.T) {
-	got, err := commands("# Title\n```\n$ other block\n```\n```console\n$ a b\nout\n...\n$ c\n```\n")
-	want := []command{{line: 6, text: "a b", want: []string{"out", "..."}}, {line: 9, text: "c"}}
+	got, err := Commands("# Title\n```\n$ other block\n```\n```console\n$ a b\nout\n...\n$ c\n```\n")
+	want := []Command{{Line: 6, Text: "a b", Want: []string{"out", "..."}}, {Line: 9, Text: "c"}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("commands %+v, %v, want %+v", got, err, want)
 	}
 	for _, bad := range []string{"```console\nout\n```\n", "```console\n$ a\n"} {
-		if got, err := commands(bad); err == nil {
+		if got, err := Commands(bad); err == nil {
 			t.Errorf("%q gives %+v, want an error", bad, got)
 		}
 	}
@@ -37,7 +37,7 @@ func TestMatches(t *testing.T) {
 		{[]string{"first", "..."}, "first\n", true},
 		{[]string{"a.c"}, "abc\n", false},
 	} {
-		if got := matches(c.want, c.output); got != c.match {
+		if got := Matches(c.want, c.output); got != c.match {
 			t.Errorf("%q beside %q: %t, want %t", c.want, c.output, got, c.match)
 		}
 	}
