@@ -6,12 +6,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/mapview"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -153,4 +157,93 @@ func eachAlone[K, V any](m *ebpf.Map, f func(K, V)) error {
 		return fmt.Errorf("read map %s: %w", m, err)
 	}
 	return nil
+}
+
+// ReadPinned reads the maps that an agent pinned in a directory, also while no agent runs. It changes nothing. With
+// flows, it also reads the flow tables: flows that begin or end meanwhile may be missing.
+func ReadPinned(dir string, flows bool) (*mapview.Maps, error) {
+	var d DataPath
+	o := &d.objects.PodMaps
+	defer o.Close()
+	for name, at := range map[string]**ebpf.Map{"slots": &o.Slots, "stages": &o.Stages, "ports": &o.Ports, "rows": &o.Rows, "tables": &o.Tables,
+		"verdicts": &o.Verdicts, "locals4": &o.Locals4, "locals6": &o.Locals6, "peers4": &o.Peers4, "peers6": &o.Peers6,
+		"prefixes4": &o.Prefixes4, "prefixes6": &o.Prefixes6, "conns4": &o.Conns4, "conns6": &o.Conns6} {
+		var err error
+		if *at, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), &ebpf.LoadPinOptions{ReadOnly: true}); err != nil {
+			return nil, fmt.Errorf("open map %s: %w", name, err)
+		}
+	}
+	for tries := 3; ; tries-- {
+		m, err := d.readView()
+		if err != nil {
+			return nil, err
+		}
+		if m.Moving && tries > 1 {
+			continue
+		}
+		if flows {
+			m.Conns, m.Partial, err = d.readConns()
+		}
+		return m, err
+	}
+}
+
+// readView reads the maps that only the agent writes. A step of a change that began meanwhile makes the view moving.
+func (d *DataPath) readView() (*mapview.Maps, error) {
+	m := &mapview.Maps{Entries: policymap.NewEntries(), Locals: make(map[netip.Addr]uint32)}
+	o := &d.objects.PodMaps
+	var before, after bpfobj.PodStage
+	err := errors.Join(
+		o.Stages.Lookup(uint32(0), &before),
+		ReadMap(o.Slots, func(n uint32, s bpfobj.PodSlot) {
+			if s != (bpfobj.PodSlot{}) {
+				m.Slots[n] = s
+			}
+		}),
+		ReadMap(o.Ports, func(n uint32, c bpfobj.PodPortClass) {
+			if n < policymap.Ports {
+				m.Ports[n] = c.Class
+			}
+		}),
+		ReadMap(o.Locals4, func(k bpfobj.PodAddr4, s bpfobj.PodSlotIndex) { m.Locals[netip.AddrFrom4(k.Addr)] = s.Slot }),
+		ReadMap(o.Locals6, func(k bpfobj.PodAddr6, s bpfobj.PodSlotIndex) { m.Locals[netip.AddrFrom16(k.Addr)] = s.Slot }),
+		d.readAddresses(m.Entries),
+		d.readTables(m.Entries))
+	if err == nil {
+		err = errors.Join(d.readRows(m.Entries, nil), o.Stages.Lookup(uint32(0), &after))
+	}
+	m.Moving = before != after
+	return m, err
+}
+
+// readConns reads the flow tables. A walk through a table that programs write starts over where a flow ended, so it
+// may meet a flow twice, and ends early in a table that changes faster than it is read.
+func (d *DataPath) readConns() (all []mapview.Conn, partial bool, err error) {
+	found := make(map[[2]netip.AddrPort]map[model.Protocol]bpfobj.PodConn)
+	note := func(a, b netip.Addr, ports [2]uint16, protocol uint8, c bpfobj.PodConn) {
+		ends := [2]netip.AddrPort{netip.AddrPortFrom(a, ports[0]), netip.AddrPortFrom(b, ports[1])}
+		if found[ends] == nil {
+			found[ends] = make(map[model.Protocol]bpfobj.PodConn, 1)
+		}
+		found[ends][model.Protocol(protocol)] = c
+	}
+	err4 := eachAlone(d.objects.Conns4, func(k bpfobj.PodConnKey4, c bpfobj.PodConn) {
+		note(netip.AddrFrom4(k.Addr[0]), netip.AddrFrom4(k.Addr[1]), k.Port, k.Protocol, c)
+	})
+	err6 := eachAlone(d.objects.Conns6, func(k bpfobj.PodConnKey6, c bpfobj.PodConn) {
+		note(netip.AddrFrom16(k.Addr[0]), netip.AddrFrom16(k.Addr[1]), k.Port, k.Protocol, c)
+	})
+	for _, err := range []error{err4, err6} {
+		if errors.Is(err, ebpf.ErrIterationAborted) {
+			partial = true
+		} else if err != nil {
+			return nil, false, err
+		}
+	}
+	for ends, c := range found {
+		for _, p := range slices.Sorted(maps.Keys(c)) {
+			all = append(all, mapview.Conn{Ends: ends, Protocol: p, Value: c[p]})
+		}
+	}
+	return all, partial, nil
 }
