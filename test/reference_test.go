@@ -109,10 +109,12 @@ func TestMetricReference(t *testing.T) {
 			table = "agent on Windows"
 		case under(f.name, []string{"common/kube/nodecidr"}):
 			table = "controller"
+		case under(f.name, []string{"common/relay"}):
+			table = "relay"
 		}
 		tables[table] = append(tables[table], metrics(t, f)...)
 	}
-	for _, table := range []string{"agent", "agent on Windows", "controller"} {
+	for _, table := range []string{"agent", "agent on Windows", "controller", "relay"} {
 		all := tables[table]
 		if len(all) == 0 {
 			t.Fatalf("no metrics of the %s found in the code", table)

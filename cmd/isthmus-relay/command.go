@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/common/access"
+	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/kube/review"
 	"github.com/isthmus-net/isthmus/common/relay"
@@ -31,6 +34,8 @@ type options struct {
 	nodes              map[string]string
 	access, kubeconfig string
 	audiences          []string
+	http               string
+	delay              time.Duration
 	log                daemon.Log
 }
 
@@ -60,6 +65,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.client.Cert, "agent-cert", "", "file of the certificate for agents, with the DNS name "+hubble.RelayName+"; read again when it changes")
 	f.StringVar(&o.client.Key, "agent-key", "", "file of the key of --agent-cert")
 	f.StringVar(&o.client.CA, "agent-ca", "", "file of the authority that issues the certificates of agents, with the DNS name "+hubble.ServerName)
+	f.StringVar(&o.http, "http-address", "127.0.0.1:9472", "address of /metrics, /healthz and /readyz; empty disables them")
+	f.DurationVar(&o.delay, "shutdown-delay", 0, "how long to serve after a signal to stop, while /readyz already fails; at most 1m")
 	o.log.Register(f)
 }
 
@@ -84,6 +91,12 @@ func (o *options) check() error {
 		wrong("give either --agents or --node")
 	case remote && !complete(o.client):
 		wrong("agents serve flows over mutual TLS only: give --agent-cert, --agent-key and --agent-ca")
+	}
+	if _, err := netip.ParseAddrPort(o.http); o.http != "" && err != nil {
+		wrong("--http-address %q: give ADDRESS:PORT, as 127.0.0.1:9472, or nothing", o.http)
+	}
+	if o.delay < 0 || o.delay > time.Minute {
+		wrong("--shutdown-delay %s: give 0s to 1m", o.delay)
 	}
 	errs = append(errs, o.log.Check())
 	return errors.Join(errs...)
@@ -148,6 +161,18 @@ func (o *options) credentials(log *slog.Logger) (agents, clients credentials.Tra
 	return agents, clients, nil
 }
 
+// checker returns what decides about clients, or nil if each reads everything.
+func (o *options) checker() (*access.Checker, error) {
+	if o.access != accessToken {
+		return nil, nil
+	}
+	api, err := review.New(review.Config{Kubeconfig: o.kubeconfig, UserAgent: "isthmus-relay", Audiences: o.audiences})
+	if err != nil {
+		return nil, err
+	}
+	return access.NewChecker(api, nil), nil
+}
+
 // serve runs the relay until the context is done.
 func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	log := o.log.Logger(stderr)
@@ -155,39 +180,70 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var checker *access.Checker
-	if o.access == accessToken {
-		api, err := review.New(review.Config{Kubeconfig: o.kubeconfig, UserAgent: "isthmus-relay", Audiences: o.audiences})
-		if err != nil {
-			return err
-		}
-		checker = access.NewChecker(api, nil)
+	checker, err := o.checker()
+	if err != nil {
+		return err
 	}
 	pool := relay.NewPool(agents, log)
 	defer pool.Close()
+	if err := pool.Set(o.nodes); err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return fmt.Errorf("listen on --listen: %w", err)
 	}
-	if err := pool.Set(o.nodes); err != nil {
+	r := relay.New(pool, checker, version, log)
+	serving, end := o.delayed(ctx, r, log)
+	defer end()
+	beside, err := o.beside(serving, r, log)
+	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	discovered := make(chan error, 1)
 	go func() {
 		var err error
 		if o.agents != "" {
-			if err = pool.Discover(ctx, o.agents); err != nil {
-				cancel()
+			if err = pool.Discover(serving, o.agents); err != nil {
+				end()
 			}
 		}
 		discovered <- err
 	}()
 	log.Info("relay starts", "version", version, "listen", o.listen, "access", o.access)
-	err = relay.New(pool, checker, version, log).Serve(ctx, hubble.Listener{Listener: listener, Credentials: clients})
-	cancel()
+	err = r.Serve(serving, hubble.Listener{Listener: listener, Credentials: clients})
+	end()
 	err = errors.Join(err, <-discovered)
+	beside()
 	log.Info("relay has stopped", "error", err)
 	return err
+}
+
+// delayed returns a context that ends --shutdown-delay after another one, in which the relay is not ready.
+func (o *options) delayed(ctx context.Context, r *relay.Relay, log *slog.Logger) (context.Context, context.CancelFunc) {
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		r.Stopping()
+		log.Info("relay stops", "delay", o.delay)
+		time.AfterFunc(o.delay, end)
+	})
+	return serving, end
+}
+
+// beside starts what runs beside the server of flows, until the context is done. wait waits for its end.
+func (o *options) beside(ctx context.Context, r *relay.Relay, log *slog.Logger) (wait func(), err error) {
+	var running sync.WaitGroup
+	if o.http != "" {
+		listener, err := net.Listen("tcp", o.http)
+		if err != nil {
+			return nil, fmt.Errorf("listen on --http-address: %w", err)
+		}
+		running.Go(func() {
+			if err := httpd.Serve(ctx, listener, r.Handler(), httpd.Defaults()); err != nil {
+				log.Error("serve metrics and health", "error", err)
+			}
+		})
+	}
+	running.Go(func() { r.Watch(ctx) })
+	return running.Wait, nil
 }

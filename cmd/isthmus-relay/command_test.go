@@ -45,6 +45,8 @@ func TestUsage(t *testing.T) {
 		"token, half":   {[]string{"--access=token", "--tls-cert=/c", "--agents=unix:///a"}, "--tls-cert, --tls-key: give both or none"},
 		"token, client": {[]string{"--access=token", "--tls-ca=/c", "--agents=unix:///a"}, "--tls-ca: with --access=token clients need no certificate"},
 		"audience":      {[]string{"--token-audience=a", "--agents=unix:///a"}, "--kubeconfig, --token-audience: they need --access=token"},
+		"probes":        {[]string{"--http-address=9472", "--agents=unix:///a"}, `--http-address "9472": give ADDRESS:PORT`},
+		"delay":         {[]string{"--shutdown-delay=1h", "--agents=unix:///a"}, "--shutdown-delay 1h0m0s: give 0s to 1m"},
 		"level":         {[]string{"--log-level=loud", "--agents=unix:///a"}, `--log-level "loud"`},
 		"format":        {[]string{"--log-format=xml", "--agents=unix:///a"}, `--log-format "xml"`},
 		"argument":      {[]string{"now"}, `unexpected argument "now"`},
@@ -109,7 +111,7 @@ func TestRelay(t *testing.T) {
 	var out, errs bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"--listen", address, "--agents", "127.0.0.1:" + strconv.Itoa(int(port)), "--agent-cert", files.Cert, "--agent-key", files.Key, "--agent-ca", files.CA}, &out, &errs)
+		ended <- run(ctx, []string{"--listen", address, "--http-address=", "--agents", "127.0.0.1:" + strconv.Itoa(int(port)), "--agent-cert", files.Cert, "--agent-key", files.Key, "--agent-ca", files.CA}, &out, &errs)
 	}()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -28,6 +28,8 @@ const (
 	handshakeTimeout       = 10 * time.Second
 	// idleProbe is how long a client may be silent before the server checks that it still exists.
 	idleProbe = 30 * time.Second
+	// lastAnswers bounds the time in which calls may end after the server has stopped.
+	lastAnswers = 2 * time.Second
 )
 
 // Listener is an address on which a server serves, and the clients that may connect: nil credentials trust every client that
@@ -60,10 +62,17 @@ func ServeGRPC(ctx context.Context, listeners []Listener, stop func(), register 
 	}
 	stop()
 	for _, g := range servers {
-		g.Stop()
+		running.Go(func() { end(g) })
 	}
 	running.Wait()
 	return failed
+}
+
+// end stops a server. Calls in progress, and the last answers of streams, get a short time to reach their clients.
+func end(g *grpc.Server) {
+	late := time.AfterFunc(lastAnswers, g.Stop)
+	defer late.Stop()
+	g.GracefulStop()
 }
 
 func grpcServer(c credentials.TransportCredentials) *grpc.Server {

@@ -29,7 +29,8 @@ const (
 )
 
 // GetFlows implements observer.ObserverServer.
-func (r *Relay) GetFlows(request *observer.GetFlowsRequest, stream grpc.ServerStreamingServer[observer.GetFlowsResponse]) error {
+func (r *Relay) GetFlows(request *observer.GetFlowsRequest, stream grpc.ServerStreamingServer[observer.GetFlowsResponse]) (failed error) {
+	defer func() { r.metrics.ended("flows", failed) }()
 	if _, err := hubble.NewQuery(request); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -59,7 +60,7 @@ func (r *Relay) GetFlows(request *observer.GetFlowsRequest, stream grpc.ServerSt
 		}
 	}()
 	go r.guard(ctx, cancel, request, scope)
-	err = r.flows(ctx, request, view, shown{stream, view})
+	err = r.flows(ctx, request, view, shown{stream, view, r.metrics})
 	if cause, ok := status.FromError(context.Cause(ctx)); ok && cause.Code() != codes.OK {
 		return cause.Err()
 	}

@@ -121,10 +121,12 @@ func (r *Relay) enter(user string) (leave func(), err error) {
 	}
 	r.open++
 	r.streams[user]++
+	r.metrics.streams.Set(float64(r.open))
 	return func() {
 		r.mutex.Lock()
 		defer r.mutex.Unlock()
 		r.open--
+		r.metrics.streams.Set(float64(r.open))
 		if r.streams[user]--; r.streams[user] == 0 {
 			delete(r.streams, user)
 		}
@@ -158,7 +160,8 @@ func (r *Relay) guard(ctx context.Context, end context.CancelCauseFunc, request 
 // shown is a stream that shows states of nodes by a View. Flows come from readers, which show them already.
 type shown struct {
 	grpc.ServerStreamingServer[observer.GetFlowsResponse]
-	view *redact.View
+	view    *redact.View
+	metrics *metrics
 }
 
 // Send sends what the client sees of an answer.
@@ -166,7 +169,11 @@ func (s shown) Send(m *observer.GetFlowsResponse) error {
 	if m = s.view.State(m); m == nil {
 		return nil
 	}
-	return s.ServerStreamingServer.Send(m)
+	err := s.ServerStreamingServer.Send(m)
+	if err == nil {
+		s.metrics.sent(m)
+	}
+	return err
 }
 
 // reader reads the answers of an agent, as a View shows them.

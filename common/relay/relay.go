@@ -39,6 +39,9 @@ type Relay struct {
 	// key hides from which nodes flows are.
 	key []byte
 
+	metrics *metrics
+	health  health
+
 	mutex sync.Mutex
 	// open is the number of streams, streams that of each user.
 	open    int
@@ -48,7 +51,7 @@ type Relay struct {
 // New returns a Relay of a version. Every client reads everything unless there is a Checker.
 func New(pool *Pool, checker *access.Checker, version string, log *slog.Logger) *Relay {
 	return &Relay{pool: pool, checker: checker, checkEvery: checkEvery, key: []byte(rand.Text()), version: version, log: log, start: time.Now(),
-		stopping: make(chan struct{}), streams: make(map[string]int)}
+		metrics: newMetrics(), stopping: make(chan struct{}), streams: make(map[string]int)}
 }
 
 // Serve serves clients until the context is done or a listener fails. It closes the listeners. Call it once.
@@ -79,7 +82,8 @@ func (r *Relay) statuses(ctx context.Context) []answer {
 }
 
 // ServerStatus implements observer.ObserverServer.
-func (r *Relay) ServerStatus(ctx context.Context, _ *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
+func (r *Relay) ServerStatus(ctx context.Context, _ *observer.ServerStatusRequest) (_ *observer.ServerStatusResponse, failed error) {
+	defer func() { r.metrics.ended("status", failed) }()
 	if err := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Nodes}); err != nil {
 		return nil, err
 	}
@@ -101,7 +105,8 @@ func (r *Relay) ServerStatus(ctx context.Context, _ *observer.ServerStatusReques
 }
 
 // GetNodes implements observer.ObserverServer.
-func (r *Relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
+func (r *Relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (_ *observer.GetNodesResponse, failed error) {
+	defer func() { r.metrics.ended("nodes", failed) }()
 	if err := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Nodes}); err != nil {
 		return nil, err
 	}
@@ -119,7 +124,8 @@ func (r *Relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*obs
 }
 
 // GetNamespaces implements observer.ObserverServer. It lists the namespaces of the nodes that answer.
-func (r *Relay) GetNamespaces(ctx context.Context, _ *observer.GetNamespacesRequest) (*observer.GetNamespacesResponse, error) {
+func (r *Relay) GetNamespaces(ctx context.Context, _ *observer.GetNamespacesRequest) (_ *observer.GetNamespacesResponse, failed error) {
+	defer func() { r.metrics.ended("namespaces", failed) }()
 	if err := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Flows}); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	"github.com/isthmus-net/isthmus/common/httpd"
+)
+
+const (
+	// watchEvery is the interval of reading the status of all nodes for metrics and readiness.
+	watchEvery = 10 * time.Second
+	// firstWatch is the same interval while no node has answered.
+	firstWatch = time.Second
+)
+
+// metrics describe a Relay. No label names a node, a user, a namespace or a pod.
+type metrics struct {
+	registry *prometheus.Registry
+	nodes    *prometheus.GaugeVec
+	streams  prometheus.Gauge
+	calls    *prometheus.CounterVec
+	flows    prometheus.Counter
+	lost     prometheus.Counter
+}
+
+// results maps the codes of answers to the values of the label result. Other codes are errors.
+var results = map[codes.Code]string{codes.OK: "ok", codes.Unauthenticated: "unauthenticated", codes.PermissionDenied: "denied",
+	codes.InvalidArgument: "invalid", codes.ResourceExhausted: "exhausted", codes.Unavailable: "unavailable", codes.Canceled: "ok"}
+
+func newMetrics() *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(),
+		nodes:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "isthmus_relay_nodes", Help: "Nodes that the relay knows, by whether their agent answers: connected or unavailable."}, []string{"state"}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_relay_streams", Help: "Streams of flows that clients have open."}),
+		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_relay_calls_total", Help: "Calls of clients that have ended, by result."}, []string{"call", "result"}),
+		flows:   prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_flows_sent_total", Help: "Flows that were sent to clients."}),
+		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_flows_lost_total", Help: "Flows that agents reported as lost to streams of clients."}),
+	}
+	for _, state := range []string{"connected", "unavailable"} {
+		m.nodes.WithLabelValues(state)
+	}
+	for _, call := range []string{"flows", "status", "nodes", "namespaces"} {
+		for _, result := range results {
+			m.calls.WithLabelValues(call, result)
+		}
+		m.calls.WithLabelValues(call, "error")
+	}
+	m.registry.MustRegister(m.nodes, m.streams, m.calls, m.flows, m.lost)
+	return m
+}
+
+// ended counts a call.
+func (m *metrics) ended(call string, err error) {
+	result, ok := results[status.Code(err)]
+	switch {
+	case errors.Is(err, context.Canceled): // the client has left
+		result = "ok"
+	case !ok:
+		result = "error"
+	}
+	m.calls.WithLabelValues(call, result).Inc()
+}
+
+// sent counts an answer to a client.
+func (m *metrics) sent(a *observer.GetFlowsResponse) {
+	switch {
+	case a.GetFlow() != nil:
+		m.flows.Inc()
+	case a.GetLostEvents() != nil:
+		m.lost.Add(float64(a.GetLostEvents().GetNumEventsLost()))
+	}
+}
+
+// health is what probes ask about.
+type health struct {
+	mutex sync.Mutex
+	// connected and known are the numbers of nodes at the last look.
+	connected, known int
+	stopping         bool
+}
+
+// ready returns nil if clients should come to this relay, else the reason why not.
+func (h *health) ready() error {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	switch {
+	case h.stopping:
+		return fmt.Errorf("the relay is stopping")
+	case h.known == 0:
+		return fmt.Errorf("no node is known yet: check --agents, and whether the agents serve flows (--hubble-listen)")
+	case h.connected == 0:
+		return fmt.Errorf("none of %d nodes answers: check the certificates of relay and agents, and the network between them", h.known)
+	}
+	return nil
+}
+
+// Stopping makes the relay report that it is not ready, while it still serves.
+func (r *Relay) Stopping() {
+	r.health.mutex.Lock()
+	defer r.health.mutex.Unlock()
+	r.health.stopping = true
+}
+
+// Watch reads the status of all nodes until the context is done, for metrics and readiness.
+func (r *Relay) Watch(ctx context.Context) {
+	for {
+		connected, all := 0, r.statuses(ctx)
+		for _, a := range all {
+			if a.err == nil {
+				connected++
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.metrics.nodes.WithLabelValues("connected").Set(float64(connected))
+		r.metrics.nodes.WithLabelValues("unavailable").Set(float64(len(all) - connected))
+		r.health.mutex.Lock()
+		r.health.connected, r.health.known = connected, len(all)
+		r.health.mutex.Unlock()
+		next := watchEvery
+		if connected == 0 {
+			next = firstWatch
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+	}
+}
+
+// Metrics returns the registry of the relay, for further metrics of its process.
+func (r *Relay) Metrics() prometheus.Registerer { return r.metrics.registry }
+
+// Handler serves /metrics, /healthz and /readyz.
+func (r *Relay) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r.metrics.registry, promhttp.HandlerOpts{Registry: r.metrics.registry, MaxRequestsInFlight: httpd.Scrapes}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := r.health.ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
