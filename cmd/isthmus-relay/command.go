@@ -36,6 +36,7 @@ type options struct {
 	audiences          []string
 	http               string
 	delay              time.Duration
+	export             exportOptions
 	log                daemon.Log
 }
 
@@ -46,7 +47,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if err := o.check(); err != nil {
 			return daemon.UsageError{Err: err}
 		}
-		return o.serve(c.Context(), stderr)
+		return o.serve(c.Context(), stdout, stderr)
 	})
 	o.register(root.Flags())
 	return daemon.Run(ctx, root, args, stdout, stderr)
@@ -67,6 +68,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.client.CA, "agent-ca", "", "file of the authority that issues the certificates of agents, with the DNS name "+hubble.ServerName)
 	f.StringVar(&o.http, "http-address", "127.0.0.1:9472", "address of /metrics, /healthz and /readyz; empty disables them")
 	f.DurationVar(&o.delay, "shutdown-delay", 0, "how long to serve after a signal to stop, while /readyz already fails; at most 1m")
+	o.export.register(f)
 	o.log.Register(f)
 }
 
@@ -98,7 +100,7 @@ func (o *options) check() error {
 	if o.delay < 0 || o.delay > time.Minute {
 		wrong("--shutdown-delay %s: give 0s to 1m", o.delay)
 	}
-	errs = append(errs, o.log.Check())
+	errs = append(errs, o.export.check(), o.log.Check())
 	return errors.Join(errs...)
 }
 
@@ -174,7 +176,7 @@ func (o *options) checker() (*access.Checker, error) {
 }
 
 // serve runs the relay until the context is done.
-func (o *options) serve(ctx context.Context, stderr io.Writer) error {
+func (o *options) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	log := o.log.Logger(stderr)
 	agents, clients, err := o.credentials(log)
 	if err != nil {
@@ -196,7 +198,7 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	r := relay.New(pool, checker, version, log)
 	serving, end := o.delayed(ctx, r, log)
 	defer end()
-	beside, err := o.beside(serving, r, log)
+	beside, err := o.beside(serving, r, stdout, log)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -231,12 +233,16 @@ func (o *options) delayed(ctx context.Context, r *relay.Relay, log *slog.Logger)
 }
 
 // beside starts what runs beside the server of flows, until the context is done. wait waits for its end.
-func (o *options) beside(ctx context.Context, r *relay.Relay, log *slog.Logger) (wait func(), err error) {
+func (o *options) beside(ctx context.Context, r *relay.Relay, stdout io.Writer, log *slog.Logger) (wait func(), err error) {
+	exporter, end, err := o.export.open(r.Metrics(), stdout, log)
+	if err != nil {
+		return nil, err
+	}
 	var running sync.WaitGroup
 	if o.http != "" {
 		listener, err := net.Listen("tcp", o.http)
 		if err != nil {
-			return nil, fmt.Errorf("listen on --http-address: %w", err)
+			return nil, errors.Join(fmt.Errorf("listen on --http-address: %w", err), end())
 		}
 		running.Go(func() {
 			if err := httpd.Serve(ctx, listener, r.Handler(), httpd.Defaults()); err != nil {
@@ -245,5 +251,13 @@ func (o *options) beside(ctx context.Context, r *relay.Relay, log *slog.Logger) 
 		})
 	}
 	running.Go(func() { r.Watch(ctx) })
-	return running.Wait, nil
+	if exporter != nil {
+		running.Go(func() { exporter.Run(ctx, r.Follow) })
+	}
+	return func() {
+		running.Wait()
+		if err := end(); err != nil {
+			log.Error("close the export of flows", "error", err)
+		}
+	}, nil
 }
