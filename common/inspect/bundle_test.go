@@ -105,6 +105,13 @@ func TestRoundTrip(t *testing.T) {
 // TestSize writes the Bundle of a node of a cluster with 10,000 pods.
 func TestSize(t *testing.T) {
 	b, _ := example(10000)
+	var events, names bytes.Buffer // as many as an agent adds, of flows between all pods
+	for i := range 10000 {
+		fmt.Fprintf(&events, `{"time_unix_nano":"%d","pod_namespace":"shop","pod_name":"p%d","direction":"ingress","verdict":"deny","protocol":"TCP","source":"10.0.%d.%d","source_port":%d,"destination":"10.0.%d.%d","destination_port":%d,"remote_pod":"shop/p%d","cause":"isolated for ingress by NetworkPolicy shop/p%d, no rule accepts","policy":"NetworkPolicy shop/p%d"}`+"\n",
+			1e18+i*7919, i, i>>8&255, i&255, 32768+i*7%28000, i*31>>8&255, i*31&255, 8000+i%10, i*31%10000, i%50, i%50)
+		fmt.Fprintf(&names, "isthmus_series_%d{reason=\"x%d\"} %d\n", i%500, i, i*i)
+	}
+	b.Files["events.jsonl"], b.Files["metrics.txt"] = events.Bytes(), names.Bytes()
 	var file bytes.Buffer
 	began := time.Now()
 	if err := b.Write(&file); err != nil {

@@ -208,10 +208,10 @@ func Check(s PairSpec, p Pair) (problems []string) {
 			problems = append(problems, fmt.Sprintf("route to %s by %s is missing", ip, p.Name))
 		}
 	}
-	return append(append(problems, checkLimits(s, p)...), checkPod(s)...)
+	return append(append(problems, checkLimits(s, p)...), checkPod(s, host.Attrs().HardwareAddr)...)
 }
 
-func checkPod(s PairSpec) (problems []string) {
+func checkPod(s PairSpec, hostMAC net.HardwareAddr) (problems []string) {
 	ns, err := openNetNS(s.NetNS)
 	if err != nil {
 		return []string{err.Error()}
@@ -242,5 +242,5 @@ func checkPod(s PairSpec) (problems []string) {
 			problems = append(problems, fmt.Sprintf("address %s of %s in %s is missing", ip, s.IfName, s.NetNS))
 		}
 	}
-	return problems
+	return append(problems, checkPodRoutes(h, l, s, hostMAC)...)
 }

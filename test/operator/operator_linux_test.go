@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -160,6 +161,7 @@ func TestExercise(t *testing.T) {
 	e.stopAgent(server.Node)
 	e.deleteRoute(server.Node, other)
 	e.detach(server)
+	e.deletePodRoute(server)
 	e.at(server.Node, "ip", "link", "set", e.hostInterface(server), "down")
 	e.names("an interface that is down", server.Node, []string{"status"}, 0, "Repaired", "endpoint of pod test/server", "is down", "find that process")
 	e.corrupt(server.Node)
@@ -187,6 +189,40 @@ func (e *exercise) deleteRoute(n, to *cluster.Node) {
 			e.names("a deleted route between nodes", n, []string{"status"}, 0, "Repaired", "route to "+p.String(), "find that process")
 		}
 	}
+}
+
+// deletePodRoute deletes the default routes inside of a pod, as a program in the pod would. Nothing repairs them.
+func (e *exercise) deletePodRoute(p *cluster.Pod) {
+	e.t.Helper()
+	inPod := func(args ...string) {
+		e.t.Helper()
+		if err := p.NS.Do(func() error { return exec.CommandContext(e.t.Context(), "ip", args...).Run() }); err != nil {
+			e.t.Fatalf("ip %s: %v", strings.Join(args, " "), err)
+		}
+	}
+	for family, gateway := range map[string]string{"-4": "169.254.1.1", "-6": "fe80::1"} {
+		repair := []string{family, "route", "add", "default", "via", gateway, "dev", "eth0", "onlink"}
+		inPod(family, "route", "del", "default")
+		e.names("a deleted route inside of a pod", p.Node, trace("client", p.Name, 7000), 1, "attachment, test/"+p.Name, "default route by eth0",
+			"recreate the pod, or run there: ip "+family+" route add default via "+gateway)
+		e.names("a deleted route inside of a pod", p.Node, []string{"endpoints"}, 0, "default route by eth0")
+		inPod(repair...)
+	}
+	inPod("-4", "neigh", "replace", "169.254.1.1", "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
+	e.names("a changed neighbour inside of a pod", p.Node, trace("client", p.Name, 7000), 1, "neighbour 169.254.1.1 of eth0", "has another address than ")
+	inPod("-4", "neigh", "replace", "169.254.1.1", "lladdr", e.hostMAC(p), "dev", "eth0", "nud", "permanent")
+	e.names("a repaired pod", p.Node, trace("client", p.Name, 7000), 0, "intended: allow, installed: ")
+}
+
+// hostMAC returns the hardware address of a pod's interface at its node.
+func (e *exercise) hostMAC(p *cluster.Pod) string {
+	e.t.Helper()
+	fields := strings.Fields(string(e.at(p.Node, "ip", "-o", "link", "show", "dev", e.hostInterface(p))))
+	i := slices.Index(fields, "link/ether")
+	if i < 0 || i+1 == len(fields) {
+		e.t.Fatalf("no address in %q", fields)
+	}
+	return fields[i+1]
 }
 
 // detach detaches the programs of a pod, as a tool of another CNI would.
