@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
@@ -25,5 +26,5 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	os.Exit(run(ctx, cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Dial: socket.Dial}, os.Args[1:]))
+	os.Exit(run(ctx, cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Dial: socket.Dial, Program: filepath.Base(os.Args[0])}, os.Args[1:]))
 }

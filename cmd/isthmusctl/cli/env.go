@@ -20,6 +20,8 @@ type Env struct {
 	Stdout, Stderr io.Writer
 	// Version is the version of the program.
 	Version string
+	// Program is the name under which the program was started. As a plugin of kubectl it shows help as kubectl does.
+	Program string
 	// Dial connects to a socket of the agent.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -94,6 +96,9 @@ func (e Env) root(commands []*cobra.Command) *cobra.Command {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return Usagef("%w: %ssee %s --help", err, similarFlag(c, err), c.CommandPath())
 	})
+	if strings.HasPrefix(strings.TrimSuffix(e.Program, ".exe"), "kubectl-") {
+		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl isthmus"}
+	}
 	c.SetVersionTemplate("isthmusctl {{.Version}} " + Platform() + "\n")
 	c.AddCommand(commands...)
 	c.InitDefaultHelpCmd()

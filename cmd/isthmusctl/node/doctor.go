@@ -30,6 +30,7 @@ func defaultDoctor() doctor.Config {
 
 func (e env) doctorCommand() *cobra.Command {
 	cfg := defaultDoctor()
+	all, timeout := &allNodes{}, 30*time.Second
 	var output, agent, kubeconfig, node string
 	c := &cobra.Command{
 		Use:   "doctor",
@@ -40,11 +41,18 @@ networks, settings of kube-proxy. In the agent's pod, or with --kubeconfig, also
 check the permissions of the agent's credentials. The command needs no agent and
 changes nothing. Exit status 0 if there is no error, 1 if there is one, 2 if the
 command line is invalid. Beside another CNI (--mode policy) it names the network,
-its version, and policy engines of other projects.`,
+its version, and policy engines of other projects. --all-nodes runs it in the
+agent pods of all nodes, with the settings of the pods.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return fmt.Errorf("--output %q: give text or json", output)
+			}
+			if err := all.check(c); err != nil {
+				return err
+			}
+			if all.all {
+				return e.doctorOfAll(c.Context(), all, timeout, kubeconfig, output)
 			}
 			if cfg.Mode != "" && cfg.Mode != "full" && cfg.Mode != "policy" {
 				return fmt.Errorf("--mode %q: give full or policy", cfg.Mode)
@@ -74,10 +82,12 @@ its version, and policy engines of other projects.`,
 			return err
 		}),
 	}
+	all.register(c)
 	f := c.Flags()
+	f.DurationVar(&timeout, "timeout", timeout, "with --all-nodes: how long to wait for each node")
 	f.StringVarP(&output, "output", "o", "text", "text or json")
 	f.StringVar(&agent, "socket", socket.Default, "the agent's socket, to check whether the agent runs")
-	f.StringVar(&kubeconfig, "kubeconfig", "", "the agent's kubeconfig, if it has one; not needed in its pod")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "the agent's kubeconfig, if it has one; not needed in its pod. With --all-nodes: that of the user; default: the file that kubectl uses")
 	f.StringVar(&node, "node-name", nodeName(), "name of this node's Node object; default $NODE_NAME, else the host name")
 	f.StringVar(&cfg.Root, "root", cfg.Root, "directory of the host's files, if this runs in a container")
 	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the container runtime's directory of CNI plugins")

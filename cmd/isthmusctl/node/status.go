@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,14 +18,18 @@ import (
 )
 
 func (e env) statusCommand() *cobra.Command {
-	s := &shared{}
+	s, all := &shared{}, &allNodes{}
+	var kubeconfig string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show the state of this node; exit status 3 if it is not ready",
+		Short: "Show the state of this node, or of all nodes; exit status 3 if one is not ready",
 		Args:  cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := s.check(); err != nil {
+			if err := errors.Join(s.check(), all.check(c)); err != nil {
 				return err
+			}
+			if all.all {
+				return e.statusOfAll(c.Context(), all, s, kubeconfig)
 			}
 			var node *isthmusv1.GetNodeResponse
 			err := e.ask(c.Context(), s, func(ctx context.Context, agent isthmusv1.InspectClient) (err error) {
@@ -46,6 +51,8 @@ func (e env) statusCommand() *cobra.Command {
 		},
 	}
 	s.register(c)
+	all.register(c)
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "with --all-nodes: kubeconfig file; default: the file that kubectl uses")
 	return c
 }
 

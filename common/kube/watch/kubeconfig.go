@@ -22,6 +22,15 @@ func DefaultKubeconfig() bool {
 	return false
 }
 
+// RESTConfig returns the address and credentials of the API server that a configuration names.
+func RESTConfig(cfg APIConfig) (*rest.Config, error) {
+	config, err := restConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return rest.CopyConfig(config), nil
+}
+
 // kubeconfig reads credentials as kubectl does.
 func kubeconfig(cfg APIConfig) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/klog/v2"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/isthmus-net/isthmus/common/kube/watch"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+const (
+	// Selector selects the pods of agents, as the chart labels them.
+	Selector = "app.kubernetes.io/name=isthmus,app.kubernetes.io/component in (agent-linux,agent-windows)"
+	// container is the container of the agent.
+	container = "agent"
+	// maxOutput bounds the output of a command, in bytes.
+	maxOutput = 8 << 20
+	// concurrent bounds the commands that run at a time.
+	concurrent = 16
+	// pageSize is the number of objects that a list requests at a time.
+	pageSize = 500
+)
+
+// Agent is the agent of a node, or a node without one.
+type Agent struct {
+	Node string
+	OS   model.OS
+	// Namespace and Pod are those of the pod that runs it.
+	Namespace, Pod string
+	// Missing says why there is no agent to ask; empty if there is one.
+	Missing string
+}
+
+// Cluster runs commands in a cluster.
+type Cluster struct {
+	config *rest.Config
+	client rest.Interface
+	codec  runtime.ParameterCodec
+}
+
+// New reads credentials as kubectl does. It does not connect.
+func New(cfg watch.APIConfig) (*Cluster, error) {
+	config, err := watch.RESTConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	config.UserAgent, config.QPS = cfg.UserAgent, -1
+	config.GroupVersion, config.APIPath = &corev1.SchemeGroupVersion, "/api"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	return &Cluster{config, client, runtime.NewParameterCodec(scheme)}, nil
+}
+
+// List returns the agents of all nodes, by the name of the node.
+func (c *Cluster) List(ctx context.Context) ([]Agent, error) {
+	var nodes []corev1.Node
+	err := list(ctx, c, "nodes", "", func(l *corev1.NodeList) { nodes = append(nodes, l.Items...) })
+	if err != nil {
+		return nil, err
+	}
+	pods := make(map[string][]corev1.Pod)
+	err = list(ctx, c, "pods", Selector, func(l *corev1.PodList) {
+		for _, p := range l.Items {
+			pods[p.Spec.NodeName] = append(pods[p.Spec.NodeName], p)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Agent, 0, len(nodes))
+	for i := range nodes {
+		all = append(all, agentOf(&nodes[i], pods[nodes[i].Name]))
+	}
+	slices.SortFunc(all, func(a, b Agent) int { return strings.Compare(a.Node, b.Node) })
+	return all, nil
+}
+
+// listOf is a pointer to a list of objects.
+type listOf[T any] interface {
+	*T
+	runtime.Object
+	metav1.ListInterface
+}
+
+// list reads all objects of a kind, page by page.
+func list[T any, L listOf[T]](ctx context.Context, c *Cluster, resource, selector string, page func(L)) error {
+	options := metav1.ListOptions{Limit: pageSize, LabelSelector: selector}
+	for {
+		l := L(new(T))
+		if err := c.client.Get().Resource(resource).VersionedParams(&options, c.codec).Do(ctx).Into(l); err != nil {
+			return fmt.Errorf("list %s: %w", resource, err)
+		}
+		page(l)
+		if options.Continue = l.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// agentOf returns the agent of a node.
+func agentOf(n *corev1.Node, pods []corev1.Pod) Agent {
+	a := Agent{Node: n.Name, OS: model.OS(n.Status.NodeInfo.OperatingSystem)}
+	if a.OS == "" {
+		a.OS = model.OS(n.Labels[corev1.LabelOSStable])
+	}
+	if len(pods) == 0 {
+		a.Missing = "no pod of the agent is on this node: check the DaemonSet, its node selector and the taints of the node"
+		return a
+	}
+	// After an upgrade the earlier pod may still end.
+	slices.SortFunc(pods, func(x, y corev1.Pod) int { return y.CreationTimestamp.Compare(x.CreationTimestamp.Time) })
+	p := &pods[0]
+	a.Namespace, a.Pod = p.Namespace, p.Name
+	for _, s := range p.Status.ContainerStatuses {
+		if s.Name != container {
+			continue
+		}
+		switch {
+		case s.State.Running != nil:
+			return a
+		case s.State.Waiting != nil:
+			a.Missing = fmt.Sprintf("pod %s/%s: container %s waits: %s", p.Namespace, p.Name, container, s.State.Waiting.Reason)
+		case s.State.Terminated != nil:
+			a.Missing = fmt.Sprintf("pod %s/%s: container %s ended: %s", p.Namespace, p.Name, container, s.State.Terminated.Reason)
+		}
+	}
+	if a.Missing == "" {
+		a.Missing = fmt.Sprintf("pod %s/%s: container %s does not run: the pod is %s", p.Namespace, p.Name, container, p.Status.Phase)
+	}
+	a.Missing += ": look at kubectl describe and logs of the pod"
+	return a
+}
+
+// Result is what a command printed, or why it did not run.
+type Result struct {
+	Agent
+	Output []byte
+	// Status is the exit status.
+	Status int
+	Err    error
+}
+
+// Run runs isthmusctl with arguments in the pods of agents, several at a time, and returns the results in the same
+// order. timeout bounds each of them.
+func (c *Cluster) Run(ctx context.Context, all []Agent, timeout time.Duration, args ...string) []Result {
+	results := make([]Result, len(all))
+	tokens := make(chan struct{}, concurrent)
+	var running sync.WaitGroup
+	for i, a := range all {
+		results[i].Agent = a
+		if a.Missing != "" {
+			results[i].Err = errors.New(a.Missing)
+			continue
+		}
+		tokens <- struct{}{}
+		running.Go(func() {
+			defer func() { <-tokens }()
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			results[i].Output, results[i].Status, results[i].Err = c.exec(ctx, a, args)
+		})
+	}
+	running.Wait()
+	return results
+}
+
+// command returns the command line of isthmusctl in the pod of an agent. The image has no shell on Linux. A
+// HostProcess container of Windows has that of the host, which knows where the image is.
+func command(os model.OS, args []string) []string {
+	if os == model.Windows {
+		return append([]string{"cmd", "/c", `%CONTAINER_SANDBOX_MOUNT_POINT%\isthmusctl.exe`}, args...)
+	}
+	return append([]string{"/isthmusctl"}, args...)
+}
+
+func (c *Cluster) exec(ctx context.Context, a Agent, args []string) (output []byte, status int, err error) {
+	url := c.client.Post().Resource("pods").Namespace(a.Namespace).Name(a.Pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command(a.OS, args), Stdout: true, Stderr: true}, c.codec).URL()
+	sockets, err := remotecommand.NewWebSocketExecutor(c.config, "GET", url.String())
+	if err != nil {
+		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w", a.Namespace, a.Pod, err)
+	}
+	older, err := remotecommand.NewSPDYExecutor(c.config, "POST", url)
+	if err != nil {
+		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w", a.Namespace, a.Pod, err)
+	}
+	executor, err := remotecommand.NewFallbackExecutor(sockets, older, httpstream.IsUpgradeFailure)
+	if err != nil {
+		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w", a.Namespace, a.Pod, err)
+	}
+	ctx = klog.NewContext(ctx, logr.Discard()) // the library logs what it also returns
+	stdout, stderr := &bounded{left: maxOutput}, &bounded{left: 4096}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr})
+	var code exec.CodeExitError
+	said := strings.TrimSpace(stderr.kept.String())
+	switch {
+	case errors.As(err, &code):
+		return stdout.kept.Bytes(), code.Code, cut(said, stdout)
+	case ctx.Err() != nil:
+		return nil, 0, fmt.Errorf("exec in pod %s/%s: no answer in time: raise --timeout, or check the kubelet of the node", a.Namespace, a.Pod)
+	case err != nil:
+		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w: the user needs the right to create pods/exec there", a.Namespace, a.Pod, err)
+	}
+	return stdout.kept.Bytes(), 0, cut("", stdout)
+}
+
+// cut returns an error if a command printed too much, or nothing but an error.
+func cut(said string, stdout *bounded) error {
+	switch {
+	case stdout.cut:
+		return fmt.Errorf("the answer is larger than %d bytes", maxOutput)
+	case said != "" && stdout.kept.Len() == 0:
+		return errors.New(strings.TrimPrefix(said, "isthmusctl: "))
+	}
+	return nil
+}
+
+// bounded keeps the first bytes that are written to it.
+type bounded struct {
+	kept bytes.Buffer
+	left int
+	cut  bool
+}
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	n := min(len(p), b.left)
+	b.cut = b.cut || n < len(p)
+	b.left -= n
+	b.kept.Write(p[:n])
+	return len(p), nil
+}
