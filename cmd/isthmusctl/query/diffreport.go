@@ -19,6 +19,8 @@ import (
 type (
 	diffReport struct {
 		Changes []diffChange `json:"changes"`
+		// ServiceChanges are Services that lead somewhere else, for clients that reach more or less by that.
+		ServiceChanges []diffService `json:"service_changes"`
 		// OnlyA and OnlyB are the pods that are not compared.
 		OnlyA []string `json:"pods_only_in_a"`
 		OnlyB []string `json:"pods_only_in_b"`
@@ -173,16 +175,11 @@ type backend struct {
 }
 
 // addServices names the Services that lead to the destinations of each change.
-func (r *diffReport) addServices(p *reach.Partition, v *versions, is *model.Snapshot) {
+func (r *diffReport) addServices(p *reach.Partition, v *versions, known *service.Services) {
 	if len(v.is.Services) == 0 || len(r.Changes) == 0 {
 		return
 	}
 	leads := make(map[netip.Addr]map[backend][]string)
-	endpoints := v.is.EndpointSlices
-	if v.endpoints != nil {
-		endpoints = v.endpoints
-	}
-	known := service.New(is, v.is.Services, endpoints)
 	for _, s := range v.is.Services {
 		for _, port := range s.Ports {
 			backends, err := known.Backends(s, port)

@@ -28,6 +28,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 		}
 		c.write(&b)
 	}
+	for _, s := range r.ServiceChanges {
+		s.write(&b)
+	}
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, cli.Shorten(only.pods, maxEnds))
 	}
@@ -35,7 +38,7 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 		fmt.Fprintf(&b, "policies that differ and change no verdict: %s\n", cli.Shorten(idle, maxEnds))
 	}
 	opens, closes := r.count()
-	fmt.Fprintf(&b, "diff: opens=%d closes=%d changes=%d\n", opens, closes, len(r.Changes))
+	fmt.Fprintf(&b, "diff: opens=%d closes=%d changes=%d\n", opens, closes, len(r.Changes)+len(r.ServiceChanges))
 	_, err := io.WriteString(out, b.String())
 	return err
 }
@@ -79,6 +82,13 @@ func (r *diffReport) count() (opens, closes int) {
 			closes++
 		}
 	}
+	for _, s := range r.ServiceChanges {
+		if s.Opens {
+			opens++
+		} else {
+			closes++
+		}
+	}
 	return opens, closes
 }
 
@@ -104,7 +114,7 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 	var b strings.Builder
 	opens, closes := r.count()
 	switch {
-	case len(r.Changes) == 0:
+	case len(r.Changes)+len(r.ServiceChanges) == 0:
 		b.WriteString("### No verdict changes\n")
 	default:
 		fmt.Fprintf(&b, "### Network policy: %d changes open flows, %d close flows\n", opens, closes)
@@ -129,6 +139,7 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", what, cell(reach.PortsText(c.Ports)), cell(cli.Shorten(c.from, maxEnds)), cell(to), cell(c.sides()))
 	}
+	r.writeServicesMarkdown(&b)
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "\nNot compared, only in the %s version: %s\n", only.in, cell(cli.Shorten(only.pods, maxEnds)))
 	}

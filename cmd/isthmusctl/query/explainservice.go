@@ -57,7 +57,7 @@ func (o *explainOptions) service(all *service.Services) (s *model.Service, famil
 		return all.At(a.Unmap()), a.Unmap(), nil
 	}
 	kind, rest, _ := strings.Cut(o.to, "/")
-	if kind != "svc" && kind != "service" && kind != "services" {
+	if !isServiceKind(kind) {
 		return nil, family, nil
 	}
 	namespace, name, ok := strings.Cut(rest, "/")
@@ -71,14 +71,8 @@ func (o *explainOptions) service(all *service.Services) (s *model.Service, famil
 			}
 		}
 	}
-	if s := all.Named(namespace, name); s != nil {
-		return s, family, nil
-	}
-	known := all.Names(namespace)
-	if len(known) == 0 {
-		return nil, family, fmt.Errorf("no Service %s/%s: namespace %s has no Services that are known", namespace, name, namespace)
-	}
-	return nil, family, fmt.Errorf("no Service %s/%s: namespace %s has %s", namespace, name, namespace, cli.Shorten(known, 5))
+	s, err = named(all, namespace, name)
+	return s, family, err
 }
 
 // explainService answers for every backend of a Service.

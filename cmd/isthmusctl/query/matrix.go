@@ -26,27 +26,37 @@ type matrixOptions struct {
 	port, protocol         string
 	namespaces, froms, tos []string
 	outside, v6, all       bool
-	output                 string
-	maxGroups              int
+	// services makes the columns ports of Services: of all, or of those in toServices.
+	services   bool
+	toServices []string
+	output     string
+	maxGroups  int
 }
 
 func (e env) matrixCommand() *cobra.Command {
 	o := &matrixOptions{}
 	c := &cobra.Command{
 		Use:   "matrix",
-		Short: "Show which pods reach which pods",
+		Short: "Show which pods reach which pods, or which backends of Services",
 		Long: `Show for every pair of pods whether new connections are allowed, on one port or on all ports that rules
 distinguish. Pods that no policy distinguishes share a row and a column.
 
 --outside adds address ranges that belong to no pod. Nodes are not shown: a pod's own node always reaches
-it, and isthmusctl explain answers for any other flow.`,
+it, and isthmusctl explain answers for any other flow.
+
+--to svc/NAMESPACE/NAME, an address of a Service, or --services for all, makes the columns ports of Services. Each cell
+then has a verdict for every backend. The port is one of the Service, by number or name.`,
 		Args: cli.NoArgs,
-		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(e.matrix(c.Context(), o)) }),
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			return o.Complete(e.matrix(c.Context(), o, c.Flags().Changed("protocol")))
+		}),
 	}
 	o.Register(c)
 	o.RegisterPlaceholders(c)
 	f := c.Flags()
-	f.StringVarP(&o.port, "port", "p", "", "show this port only")
+	f.BoolVar(&o.services, "services", false, "columns: the ports of all Services, in the namespaces of columns")
+	f.StringArrayVar(&o.toServices, "to", nil, "columns: the ports of this Service, svc/NAMESPACE/NAME or its address (repeatable)")
+	f.StringVarP(&o.port, "port", "p", "", "show this port only; ports of Services also by name")
 	f.StringVar(&o.protocol, "protocol", "tcp", "protocol of --port; a protocol without ports needs no --port")
 	f.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "show only pods of these namespaces")
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show pods of all namespaces, which is the default")
@@ -62,17 +72,22 @@ it, and isthmusctl explain answers for any other flow.`,
 	return c
 }
 
-func (e env) matrix(ctx context.Context, o *matrixOptions) error {
+func (e env) matrix(ctx context.Context, o *matrixOptions, protocolGiven bool) error {
 	if err := cli.CheckOutput(o.output, "text", "wide", "csv", "html", "json", "yaml"); err != nil {
 		return err
 	}
 	if o.all && len(o.namespaces) > 0 {
 		return cli.Usagef("--all-namespaces and --namespace: give one of them")
 	}
-	only, err := o.only()
+	var only *onePort
+	var err error
+	if o.services = o.services || len(o.toServices) > 0; !o.services {
+		only, err = o.only()
+	}
 	if err != nil {
 		return err
 	}
+	o.WantServices = o.services
 	s, err := o.Open(ctx, e.Stderr)
 	if err != nil {
 		return err
@@ -88,10 +103,13 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	m := newMatrix(p, only)
 	groups := p.Groups(o.v6)
 	m.rows, m.columns = o.choose(groups, o.froms), o.choose(groups, o.tos)
-	if len(m.rows) == 0 || len(m.columns) == 0 {
-		return errors.New("there are no such pods to show; --witnesses adds a placeholder pod for every policy that selects none, --outside shows other addresses")
+	if o.services {
+		return e.matrixOfServices(o, s, m, protocolGiven)
 	}
-	if err := o.bound(m); err != nil {
+	if len(m.rows) == 0 || len(m.columns) == 0 {
+		return o.nothing(p)
+	}
+	if err := o.bound(len(m.rows), len(m.columns)); err != nil {
 		return err
 	}
 	out := bufio.NewWriterSize(e.Stdout, 1<<16)
@@ -112,6 +130,19 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 		err = m.writeText(out, o.output == "wide")
 	}
 	return errors.Join(err, out.Flush())
+}
+
+// nothing is the error for a matrix without rows or columns.
+func (o *matrixOptions) nothing(p *reach.Partition) error {
+	if family := p.Groups(o.v6); len(family) == 0 || len(family[0].Pods) == 0 {
+		if other := p.Groups(!o.v6); len(other) > 0 && len(other[0].Pods) > 0 {
+			if o.v6 {
+				return errors.New("no pod has an IPv6 address: remove --ipv6")
+			}
+			return errors.New("no pod has an IPv4 address: give --ipv6")
+		}
+	}
+	return errors.New("there are no such pods to show; --witnesses adds a placeholder pod for every policy that selects none, --outside shows other addresses")
 }
 
 // onePort is the single port that a matrix is limited to.
@@ -145,8 +176,8 @@ func (o *matrixOptions) only() (*onePort, error) {
 		return nil, cli.Usagef("--port %q: %s has no ports", o.port, p)
 	}
 	n, err := strconv.ParseUint(o.port, 10, 16)
-	if err != nil {
-		return nil, cli.Usagef("--port %q: give a number from 0 to 65535", o.port)
+	if err != nil || n == 0 {
+		return nil, cli.Usagef("--port %q: give a number from 1 to 65535; a name means another port in each pod, and works with --to svc/NAMESPACE/NAME", o.port)
 	}
 	return &onePort{p, uint16(n)}, nil
 }
@@ -167,7 +198,7 @@ func (o *matrixOptions) choose(groups []*reach.Group, namespaces []string) []*re
 }
 
 // bound rejects a matrix that is too large to read.
-func (o *matrixOptions) bound(m *matrix) error {
+func (o *matrixOptions) bound(rows, columns int) error {
 	limit := map[string]int{"text": 60, "wide": 60, "html": 300, "csv": 2000, "json": 2000, "yaml": 300}[o.output]
 	if o.maxGroups < 0 {
 		return cli.Usagef("--max-groups %d: give 1 or more", o.maxGroups)
@@ -175,8 +206,8 @@ func (o *matrixOptions) bound(m *matrix) error {
 	if o.maxGroups > 0 {
 		limit = o.maxGroups
 	}
-	if n := max(len(m.rows), len(m.columns)); n > limit {
-		return cli.Usagef("%d groups of pods are more than %d in %s: narrow it with --namespace, --from-namespace or "+
+	if n := max(rows, columns); n > limit {
+		return cli.Usagef("%d rows or columns are more than %d in %s: narrow it with --namespace, --from-namespace or "+
 			"--to-namespace, write csv, or raise --max-groups", n, limit, o.output)
 	}
 	return nil

@@ -31,6 +31,8 @@ type (
 		Columns         []htmlRow
 		// Only: the matrix is about one port.
 		Only bool
+		// Services: the columns are ports of Services.
+		Services bool
 	}
 )
 
@@ -138,8 +140,9 @@ td { max-width: 14em }
 </style>
 <h1>Who reaches whom</h1>
 <p>{{.Heading}}. Rows open connections to columns. {{.Source}}</p>
-<p class="key">{{if .Only}}<span class="all">yes</span> allowed{{else}}<span class="all">all</span> every port
-<span class="some">TCP 80</span> these ports{{end}} <span class="none">no</span> nothing <span class="self">=</span> the pod itself.
+<p class="key">{{if .Services}}<span class="all">yes</span> every backend
+<span class="some">1 of 2</span> some backends{{else if .Only}}<span class="all">yes</span> allowed{{else}}<span class="all">all</span> every port
+<span class="some">TCP 80</span> these ports{{end}} <span class="none">no</span> nothing {{if .Services}}<span class="self">-</span> no backends are known.{{else}}<span class="self">=</span> the pod itself.{{end}}
 Point at a cell to see which policy denies. Names with +N stand for more pods; point at them to see all.</p>
 <p><label>Show names with <input id="filter" placeholder="shop/"></label></p>
 <table>

@@ -158,14 +158,18 @@ func (m *matrix) words(c matrixCell) string {
 	return c.text
 }
 
-// csvEnd is one member of a group.
-type csvEnd struct{ name, os string }
+// csvEnd is one member of a group. pod is its name without an address.
+type csvEnd struct{ name, os, pod string }
 
 // csvEnds lists the members of a group.
 func csvEnds(g *reach.Group) []csvEnd {
 	var all []csvEnd
-	for _, name := range names(g) {
-		all = append(all, csvEnd{name, string(osOf(g))})
+	for i, name := range names(g) {
+		one := csvEnd{name: name, os: string(osOf(g))}
+		if i < len(g.Pods) {
+			one.pod = g.Pods[i].ID.String()
+		}
+		all = append(all, one)
 	}
 	return all
 }

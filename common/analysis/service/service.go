@@ -15,13 +15,23 @@ import (
 type Services struct {
 	snapshot *model.Snapshot
 	all      []*model.Service
-	slices   []*model.EndpointSlice
 	owners   model.Owners
+	// slices are by Service, pods by namespace.
+	slices map[[2]string][]*model.EndpointSlice
+	pods   map[string][]*model.Pod
 }
 
 // New returns the Services of a cluster.
 func New(s *model.Snapshot, all []*model.Service, endpoints []*model.EndpointSlice) *Services {
-	return &Services{snapshot: s, all: all, slices: endpoints, owners: s.Owners()}
+	t := &Services{snapshot: s, all: all, owners: s.Owners(), slices: make(map[[2]string][]*model.EndpointSlice), pods: make(map[string][]*model.Pod)}
+	for _, e := range endpoints {
+		key := [2]string{e.Namespace, e.Service}
+		t.slices[key] = append(t.slices[key], e)
+	}
+	for id, p := range s.Pods.All() {
+		t.pods[id.Namespace] = append(t.pods[id.Namespace], p)
+	}
+	return t
 }
 
 // Named returns a Service by its name, or nil.
@@ -127,10 +137,7 @@ func (t *Services) Backends(s *model.Service, port model.ServicePort) ([]Backend
 // sliced returns the backends of the EndpointSlices, and whether there are slices.
 func (t *Services) sliced(s *model.Service, port model.ServicePort) (found []Backend, ok bool) {
 	at := make(map[string]int)
-	for _, e := range t.slices {
-		if e.Namespace != s.Namespace || e.Service != s.Name {
-			continue
-		}
+	for _, e := range t.slices[[2]string{s.Namespace, s.Name}] {
 		ok = true
 		target := port.Port
 		if slices.Contains(s.Ports, port) { // not a number that a client of a headless Service calls
@@ -158,8 +165,8 @@ func (t *Services) sliced(s *model.Service, port model.ServicePort) (found []Bac
 
 // selected returns the pods that the Service selects and that have the target port.
 func (t *Services) selected(s *model.Service, port model.ServicePort) (found []Backend) {
-	for id, p := range t.snapshot.Pods.All() {
-		if id.Namespace != s.Namespace || p.Finished || !s.Pods.Matches(p.Labels) {
+	for _, p := range t.pods[s.Namespace] {
+		if p.Finished || !s.Pods.Matches(p.Labels) {
 			continue
 		}
 		target := port.Target
@@ -175,7 +182,7 @@ func (t *Services) selected(s *model.Service, port model.ServicePort) (found []B
 			addresses = n.Addresses
 		}
 		if len(addresses) > 0 {
-			found = append(found, Backend{Name: id.String(), Addresses: addresses, Port: target})
+			found = append(found, Backend{Name: p.PodID.String(), Addresses: addresses, Port: target})
 		}
 	}
 	return found

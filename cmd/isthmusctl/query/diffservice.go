@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// diffService reports that pods reach other backends of a Service, because it leads somewhere else.
+type diffService struct {
+	Service string `json:"service"`
+	Port    string `json:"port"`
+	Was     string `json:"was"`
+	Is      string `json:"is"`
+	// Opens is set if clients reach more than before.
+	Opens bool     `json:"opens"`
+	From  []string `json:"from"`
+	// BackendsWas and BackendsIs have the verdict for each backend.
+	BackendsWas []diffBackend `json:"backends_was"`
+	BackendsIs  []diffBackend `json:"backends_is"`
+}
+
+type diffBackend struct {
+	Name    string `json:"name"`
+	Port    int    `json:"port"`
+	Verdict string `json:"verdict"`
+}
+
+// servicesOf returns the Services of both versions.
+func servicesOf(v *versions, was, is *model.Snapshot) (before, after *service.Services) {
+	slicesWas, slicesIs := v.was.EndpointSlices, v.is.EndpointSlices
+	if v.endpoints != nil {
+		slicesWas, slicesIs = v.endpoints, v.endpoints
+	}
+	return service.New(was, v.was.Services, slicesWas), service.New(is, v.is.Services, slicesIs)
+}
+
+// addServiceChanges adds what changes because a Service leads somewhere else.
+func (r *diffReport) addServiceChanges(p *reach.Partition, was, is *service.Services, onlyOpened bool) {
+	r.ServiceChanges = []diffService{}
+	known := make(map[string]bool) // those of IPv4: the other family mostly says the same
+	for _, c := range service.Changes(p, was, is) {
+		s := c.Is.Route
+		one := diffService{Service: s.Service.Namespace + "/" + s.Service.Name, Port: fmt.Sprintf("%s %d", s.Port.Protocol, s.Port.Port),
+			Was: c.Was.Outcome.String(), Is: c.Is.Outcome.String(), Opens: c.Is.Outcome > c.Was.Outcome,
+			BackendsWas: diffBackends(c.Was), BackendsIs: diffBackends(c.Is)}
+		for _, g := range c.From {
+			for _, m := range g.Pods {
+				one.From = append(one.From, m.ID.String())
+			}
+		}
+		slices.Sort(one.From)
+		if key := fmt.Sprint(one); !known[key] && (one.Opens || !onlyOpened) {
+			known[key] = true
+			r.ServiceChanges = append(r.ServiceChanges, one)
+		}
+	}
+}
+
+func diffBackends(s service.Side) []diffBackend {
+	all := []diffBackend{}
+	for i, t := range s.Route.Targets {
+		all = append(all, diffBackend{t.Name, int(t.Port), verdictText(s.Allowed[i])})
+	}
+	return all
+}
+
+// texts lists backends with their verdicts.
+func texts(backends []diffBackend) string {
+	var all []string
+	for _, b := range backends {
+		all = append(all, fmt.Sprintf("%s %s at %d", b.Verdict, b.Name, b.Port))
+	}
+	return cli.OrNone(cli.Shorten(all, maxEnds))
+}
+
+func (s diffService) write(b *strings.Builder) {
+	fmt.Fprintf(b, "Service %s leads elsewhere at %s:\n  %s -> %s\n    from  %s\n    was   %s\n    is    %s\n", s.Service, s.Port, s.Was, s.Is,
+		cli.Shorten(s.From, maxEnds), texts(s.BackendsWas), texts(s.BackendsIs))
+}
+
+// writeServicesMarkdown writes the changes of Services as a table.
+func (r *diffReport) writeServicesMarkdown(b *strings.Builder) {
+	if len(r.ServiceChanges) == 0 {
+		return
+	}
+	b.WriteString("\n**Services that lead elsewhere**\n\n| | Service | from | was | is |\n|---|---|---|---|---|\n")
+	for _, s := range r.ServiceChanges {
+		what := "closes"
+		if s.Opens {
+			what = "**opens**"
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", what, cell(s.Service+" "+s.Port), cell(cli.Shorten(s.From, maxEnds)),
+			cell(s.Was+": "+texts(s.BackendsWas)), cell(s.Is+": "+texts(s.BackendsIs)))
+	}
+}

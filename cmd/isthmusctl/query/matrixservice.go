@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// serviceMatrix holds which groups reach which backends of Services.
+type serviceMatrix struct {
+	services  *service.Services
+	partition *reach.Partition
+	reference *policy.Evaluator
+	rows      []*reach.Group
+	routes    []*service.Route
+}
+
+// matrixOfServices writes a matrix whose columns are ports of Services.
+func (e env) matrixOfServices(o *matrixOptions, s *model.Snapshot, m *matrix, protocolGiven bool) error {
+	x := &serviceMatrix{services: service.New(s, o.Services, o.EndpointSlices), partition: m.partition, reference: policy.NewEvaluator(s), rows: m.rows}
+	chosen, err := o.chooseServices(x.services)
+	if err != nil {
+		return err
+	}
+	var protocol *model.Protocol
+	if protocolGiven {
+		p, err := model.ParseProtocol(o.protocol)
+		if err != nil {
+			return cli.Usagef("--protocol: %w", err)
+		}
+		protocol = &p
+	}
+	for _, one := range chosen {
+		ports, err := service.Port(one, o.port, protocol)
+		if err != nil && len(o.toServices) > 0 {
+			return cli.Usagef("--port %q: %w", o.port, err)
+		}
+		for _, port := range ports {
+			x.routes = append(x.routes, x.services.Route(one, port, o.v6))
+		}
+	}
+	switch {
+	case len(x.rows) == 0:
+		return o.nothing(m.partition)
+	case len(x.routes) == 0:
+		return errors.New("there are no such ports of Services to show: check --to, --port, --protocol and the namespaces")
+	}
+	if err := o.bound(len(x.rows), len(x.routes)); err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(e.Stdout, 1<<16)
+	switch o.output {
+	case "csv":
+		err = x.writeCSV(out)
+	case "html":
+		err = x.writeHTML(out, fmt.Sprintf("Source: %s. isthmusctl %s.", o.Name(), cli.OrNone(e.Version)))
+	case "json", "yaml":
+		err = x.writeJSON(out, o.output)
+	default:
+		err = x.writeText(out, o.output == "wide")
+	}
+	return errors.Join(err, out.Flush())
+}
+
+// chooseServices lists the Services of the columns, sorted.
+func (o *matrixOptions) chooseServices(all *service.Services) ([]*model.Service, error) {
+	var chosen []*model.Service
+	for _, text := range o.toServices {
+		s, err := oneService(all, text, o.namespaces)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(chosen, s) {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(o.toServices) > 0 {
+		return chosen, nil
+	}
+	namespaces := slices.Concat(o.tos, o.namespaces)
+	for _, s := range o.Services {
+		if s.ExternalName == "" && (len(namespaces) == 0 || slices.Contains(namespaces, s.Namespace)) {
+			chosen = append(chosen, s)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b *model.Service) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	return chosen, nil
+}
+
+// oneService reads svc/NAMESPACE/NAME, svc/NAME in the only namespace of --namespace, or an address.
+func oneService(all *service.Services, text string, namespaces []string) (*model.Service, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		if s := all.At(a.Unmap()); s != nil {
+			return s, nil
+		}
+		return nil, fmt.Errorf("--to %s: no known Service has this address", text)
+	}
+	kind, rest, _ := strings.Cut(text, "/")
+	if !isServiceKind(kind) || rest == "" {
+		return nil, cli.Usagef("--to %q: give svc/NAMESPACE/NAME or an address of a Service; --to-namespace selects pods", text)
+	}
+	namespace, name, ok := strings.Cut(rest, "/")
+	if !ok {
+		if len(namespaces) != 1 {
+			return nil, cli.Usagef("--to %q: give svc/NAMESPACE/%s, or one namespace with --namespace", text, rest)
+		}
+		namespace, name = namespaces[0], rest
+	}
+	s, err := named(all, namespace, name)
+	if err != nil {
+		return nil, fmt.Errorf("--to: %w", err)
+	}
+	return s, nil
+}
+
+// isServiceKind reports whether a word is one that kubectl takes for Services.
+func isServiceKind(word string) bool {
+	return slices.Contains([]string{"svc", "service", "services"}, word)
+}
+
+// named returns a Service, or an error that suggests others of its namespace.
+func named(all *service.Services, namespace, name string) (*model.Service, error) {
+	if s := all.Named(namespace, name); s != nil {
+		return s, nil
+	}
+	known := all.Names(namespace)
+	if len(known) == 0 {
+		return nil, fmt.Errorf("no Service %s/%s: namespace %s has no Services that are known", namespace, name, namespace)
+	}
+	return nil, fmt.Errorf("no Service %s/%s: namespace %s has %s", namespace, name, namespace, cli.Shorten(known, 5))
+}
+
+// each computes the rows in order.
+func (m *serviceMatrix) each(row func(i int, allowed [][]bool) error) error {
+	return m.services.Reach(m.partition, m.rows, m.routes, row)
+}
+
+// count returns how many backends a cell allows.
+func count(allowed []bool) (n int) {
+	for _, ok := range allowed {
+		if ok {
+			n++
+		}
+	}
+	return n
+}
+
+// sign is a cell in a few characters.
+func (m *serviceMatrix) sign(allowed []bool) string {
+	switch n := count(allowed); {
+	case len(allowed) == 0:
+		return "-"
+	case n == len(allowed):
+		return "x"
+	case n == 0:
+		return "."
+	default:
+		return fmt.Sprintf("%d/%d", n, len(allowed))
+	}
+}
+
+// why names the policy that denies a source a backend.
+func (m *serviceMatrix) why(from *reach.Group, r *service.Route, to service.Target) string {
+	f := model.Flow{Src: m.partition.Client(from, to.Addr), Dst: to.Addr, Protocol: r.Port.Protocol, Port: to.Port}
+	egress, ingress := m.reference.Flow(f)
+	if egress.Verdict == model.Deny {
+		return "egress: " + egress.Cause.String()
+	}
+	return "ingress: " + ingress.Cause.String()
+}
