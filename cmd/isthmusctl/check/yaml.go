@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 )
 
@@ -158,6 +159,9 @@ func (f *yamlFile) manifests(n *yaml.Node) error {
 		}
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(filepath.Dir(f.path), filepath.FromSlash(path))
+		}
+		if err := cluster.Unbuilt(path); err != nil {
+			return f.wrong(e, "manifests: %w", err)
 		}
 		files, errs := manifests.ReadFiles(f.ctx, path, manifests.DefaultLimits())
 		switch {

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,8 @@ type Source struct {
 	// leftOut counts the errors whose documents were skipped.
 	leftOut int
 	stdin   func() io.Reader
+	// command is the name of the command, for remedies.
+	command string
 	// implied is true if the kubeconfig file is the one that kubectl finds.
 	implied bool
 }
@@ -65,7 +68,11 @@ type Source struct {
 // Register registers the flags of all sources.
 func (s *Source) Register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil, "read the cluster from this directory or file of manifests, or - for stdin (repeatable)")
+	const usage = "read the cluster from this directory or file of manifests, or - for stdin (repeatable)"
+	f.VarP((*paths)(&s.Manifests), "manifests", "m", usage)
+	if c.Name() != "diff" { // kubectl diff -f names the other side
+		f.VarP((*paths)(&s.Manifests), "filename", "f", "the same as --manifests")
+	}
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "read the cluster from the API server that this file names (default without --manifests: the file that kubectl uses)")
 	f.StringVar(&s.Context, "context", "", "context of the kubeconfig file")
 	f.StringVar(&s.as, "as", "", "user name to impersonate for reading the API server")
@@ -74,10 +81,17 @@ func (s *Source) Register(c *cobra.Command) {
 	s.RegisterReading(c)
 }
 
+// paths are the values of flags that add to one list.
+type paths []string
+
+func (p *paths) Set(path string) error { *p = append(*p, path); return nil }
+func (p *paths) Type() string          { return "stringArray" }
+func (p *paths) String() string        { return strings.Join(*p, ", ") }
+
 // RegisterReading registers the flags that control how manifests are read.
 func (s *Source) RegisterReading(c *cobra.Command) {
 	f := c.Flags()
-	s.stdin = c.InOrStdin
+	s.stdin, s.command = c.InOrStdin, c.Name()
 	f.BoolVar(&s.SkipBad, "skip-bad", false, "skip documents with errors; stderr names them, and the exit status is 2")
 	f.BoolVarP(&s.quiet, "quiet", "q", false, "print no remarks on stderr about what was assumed or read with warnings")
 	RegisterStored(f, &s.stored)
@@ -232,30 +246,47 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 		return model.Objects{}, nil, nil
 	}
 	reading := s.reading()
+	for _, path := range paths {
+		if err := unbuilt(path, s.use()); err != nil {
+			return model.Objects{}, nil, []manifests.DocumentError{{File: path, Detail: strings.TrimPrefix(err.Error(), path+": ")}}
+		}
+	}
 	if len(paths) == 1 && paths[0] != stdinName {
 		if info, err := os.Stat(paths[0]); err != nil || info.IsDir() {
-			return reading.Dir(ctx, paths[0])
+			o, warnings, errs := reading.Dir(ctx, paths[0])
+			return o, append(warnings, overlays(paths[0], s.use())...), chartErrors(paths[0], s.use(), errs)
 		}
 	}
 	var files []manifests.File
 	var errs []manifests.DocumentError
 	for _, path := range paths {
 		if path == stdinName {
-			data, err := io.ReadAll(io.LimitReader(s.stdin(), reading.Limits.FileBytes+1))
-			if err == nil && int64(len(data)) > reading.Limits.FileBytes {
-				err = fmt.Errorf("more than %d bytes: write them to several files", reading.Limits.FileBytes)
-			}
+			f, err := piped(stdinFile, s.stdin(), reading.Limits)
 			if err != nil {
 				errs = append(errs, manifests.DocumentError{File: stdinName, Detail: err.Error()})
 			}
-			files = append(files, manifests.File{Name: stdinFile, Data: data})
+			files = append(files, f)
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && !info.IsDir() && !info.Mode().IsRegular() { // /dev/stdin, a named pipe
+			f, err := open(path, reading.Limits)
+			if err != nil {
+				errs = append(errs, manifests.DocumentError{File: path, Detail: err.Error()})
+			}
+			files = append(files, f)
 			continue
 		}
 		more, wrong := manifests.ReadFiles(ctx, path, reading.Limits)
 		files, errs = append(files, more...), append(errs, wrong...)
 	}
 	o, warnings, wrong := reading.ParseFiles(files)
-	return o, warnings, append(errs, wrong...)
+	for _, path := range paths {
+		for _, w := range overlays(path, s.use()) {
+			w.File = filepath.Join(path, w.File)
+			warnings = append(warnings, w)
+		}
+	}
+	return o, warnings, chartErrors("", s.use(), append(errs, wrong...))
 }
 
 // stdinName is the path that means stdin, and stdinFile its name in messages.
@@ -264,12 +295,43 @@ const (
 	stdinFile = "stdin"
 )
 
-// maxFile is the largest file that is read. A dump of all objects of a cluster is one file.
-const maxFile = 192 << 20
+// Files above maxWhole bytes are read piece by piece: a dump of all objects of a cluster is one file. maxPiece bounds a
+// document, and an item of a list.
+const (
+	maxWhole = 4 << 20
+	maxPiece = 32 << 20
+)
+
+// piped returns a text of unknown length as a file.
+func piped(name string, in io.Reader, limits manifests.Limits) (manifests.File, error) {
+	data, err := io.ReadAll(io.LimitReader(in, limits.StreamBytes+1))
+	if err != nil || int64(len(data)) <= limits.StreamBytes {
+		return manifests.File{Name: name, Data: data}, err
+	}
+	rest := io.NopCloser(io.MultiReader(bytes.NewReader(data), in))
+	return manifests.File{Name: name, Open: func() (io.ReadCloser, error) { return rest, nil }}, nil
+}
+
+// open opens a file that is not a regular one, such as a pipe.
+func open(path string, limits manifests.Limits) (manifests.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return manifests.File{Name: path}, err
+	}
+	return piped(path, f, limits)
+}
+
+// use is how the output of another program gets to this command.
+func (s *Source) use() string {
+	if s.command == "diff" {
+		return "> built.yaml, and name built.yaml"
+	}
+	return fmt.Sprintf("| isthmusctl %s -m -", s.command)
+}
 
 func (s *Source) reading() manifests.Reading {
 	limits := manifests.DefaultLimits()
-	limits.FileBytes = maxFile
+	limits.FileBytes, limits.StreamBytes = maxPiece, maxWhole
 	return manifests.Reading{Limits: limits, Stored: s.stored}
 }
 
@@ -379,7 +441,7 @@ func (s *Source) Report(stderr io.Writer, p Problems) error {
 
 // Reader returns a source that reads manifests as objects to apply, with the same flags but --stored.
 func (s *Source) Reader() Source {
-	return Source{SkipBad: s.SkipBad, AllowEmpty: s.AllowEmpty, stdin: s.stdin, quiet: s.quiet}
+	return Source{SkipBad: s.SkipBad, AllowEmpty: s.AllowEmpty, stdin: s.stdin, quiet: s.quiet, command: s.command}
 }
 
 // Skipped adds the documents that another source has skipped.

@@ -38,12 +38,18 @@ type tree struct {
 type file struct {
 	name string // below the directory, with slashes
 	data []byte
+	// open is set instead of data for a file that is streamed.
+	open func() (io.ReadCloser, error)
 }
 
 // load reads the objects of all files.
 func (t *tree) load(r Reading) *loader {
 	l := newLoader(r)
 	for _, f := range t.files {
+		if f.open != nil {
+			l.stream(f.name, f.open)
+			continue
+		}
 		l.file(f.name, f.data)
 	}
 	return l
@@ -139,6 +145,10 @@ func (r *reader) file(path, name string, info fs.FileInfo) error {
 	if len(r.tree.files) == r.limits.Files {
 		return fmt.Errorf("more than %d files: remove some or raise the limit: %w", r.limits.Files, errLimit)
 	}
+	if above := r.limits.StreamBytes; above > 0 && info.Size() > above {
+		r.tree.files = append(r.tree.files, file{name: name, open: opener(r.ctx, path)})
+		return nil
+	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // deleted since the directory was read
@@ -160,7 +170,7 @@ func (r *reader) file(path, name string, info fs.FileInfo) error {
 	if r.left -= int64(len(data)); r.left < 0 {
 		return fmt.Errorf("more than %d bytes in all files: remove some or raise the limit: %w", r.limits.TotalBytes, errLimit)
 	}
-	r.tree.files = append(r.tree.files, file{name, data})
+	r.tree.files = append(r.tree.files, file{name: name, data: data})
 	return nil
 }
 

@@ -4,6 +4,7 @@ package manifests
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -14,6 +15,8 @@ import (
 type File struct {
 	Name string
 	Data []byte
+	// Open, if set, returns the text instead of Data; it is read piece by piece.
+	Open func() (io.ReadCloser, error)
 }
 
 // ReadFiles reads a file of manifests, or all files below a directory as LoadDir does. Names are the given
@@ -42,7 +45,7 @@ func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []Docum
 	}
 	var files []File
 	for _, f := range t.files {
-		files = append(files, File{name(f.name), f.data})
+		files = append(files, File{name(f.name), f.data, f.open})
 	}
 	for i := range t.errors {
 		t.errors[i].File = name(t.errors[i].File)

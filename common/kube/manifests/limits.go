@@ -13,6 +13,10 @@ type Limits struct {
 	// FileBytes and TotalBytes bound one file and all of them; FileBytes also bounds a document after
 	// expansion of its YAML aliases.
 	FileBytes, TotalBytes int64
+	// StreamBytes, if it is not 0, is the size above which a file is read piece by piece: by documents, and by items of
+	// lists. Then FileBytes bounds a piece, and TotalBytes does not count the file. A Directory must not stream: it
+	// reads files twice and compares them.
+	StreamBytes int64
 	// Files bounds the number of files, Directories that of directories.
 	Files, Directories int
 	// Objects bounds the number of objects, those in lists included.

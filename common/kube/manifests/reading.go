@@ -36,13 +36,17 @@ func (r Reading) Dir(ctx context.Context, dir string) (model.Objects, []Warning,
 
 // Parse is the function Parse with this Reading.
 func (r Reading) Parse(name string, data []byte) (model.Objects, []Warning, []DocumentError) {
-	return r.ParseFiles([]File{{name, data}})
+	return r.ParseFiles([]File{{Name: name, Data: data}})
 }
 
 // ParseFiles is the function ParseFiles with this Reading.
 func (r Reading) ParseFiles(files []File) (model.Objects, []Warning, []DocumentError) {
 	l := newLoader(r)
 	for _, f := range files {
+		if f.Open != nil {
+			l.stream(f.Name, f.Open)
+			continue
+		}
 		l.file(f.Name, f.Data)
 	}
 	return l.finish()
