@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package daemon holds what the command lines of isthmus-agent, isthmus-controller and isthmus-relay have in common:
-// the exit status, errors of usage, the version, and the flags of the log.
+// the exit status, errors of usage, the version, the configuration file, and the flags of the log.
 //
 // It does not know what the commands do, and it does not start anything.
 package daemon
@@ -36,8 +36,14 @@ func Command(name, short, version string, run func(*cobra.Command) error) *cobra
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          NoArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return run(c) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := readConfig(c.Flags()); err != nil {
+				return UsageError{err}
+			}
+			return run(c)
+		},
 	}
+	registerConfig(root.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return UsageError{fmt.Errorf("%w: see %s --help", err, name)}
 	})
@@ -81,7 +87,10 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 }
 
 // Log holds the flags of the log.
-type Log struct{ level, format string }
+type Log struct {
+	level, format string
+	current       slog.LevelVar
+}
 
 // Register adds the flags.
 func (l *Log) Register(f *pflag.FlagSet) {
@@ -101,11 +110,13 @@ func (l *Log) Check() error {
 	return errors.Join(errs...)
 }
 
+// Level returns the level of the Logger, which may be changed.
+func (l *Log) Level() *slog.LevelVar { return &l.current }
+
 // Logger returns a logger that writes to w. The flags must be valid.
 func (l *Log) Logger(w io.Writer) *slog.Logger {
-	var level slog.LevelVar
-	_ = level.UnmarshalText([]byte(l.level)) // validated by Check
-	h := &slog.HandlerOptions{Level: &level}
+	_ = l.current.UnmarshalText([]byte(l.level)) // validated by Check
+	h := &slog.HandlerOptions{Level: &l.current}
 	if l.format == "json" {
 		return slog.New(slog.NewJSONHandler(w, h))
 	}

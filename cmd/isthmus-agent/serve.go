@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/loglevel"
 	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/httpd"
@@ -71,8 +72,10 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if err != nil {
 		return errors.Join(err, sockets.Close())
 	}
+	requests := server.New(node, log)
+	requests.Level = loglevel.New(o.log.Level())
 	services := []service{ // in the order in which they are stopped
-		{"requests", func(ctx context.Context) error { return server.New(node, log).Serve(ctx, sockets) }},
+		{"requests", func(ctx context.Context) error { return requests.Serve(ctx, sockets) }},
 		{"loop", node.Run},
 		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},
 	}

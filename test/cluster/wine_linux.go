@@ -74,5 +74,6 @@ func (n *Node) statusUnderWine(ctx context.Context) (*isthmusv1.GetNodeResponse,
 		return nil, fmt.Errorf("isthmusctl.exe status: %w: %s", err, text)
 	}
 	status := &isthmusv1.GetNodeResponse{}
-	return status, protojson.Unmarshal([]byte(text), status)
+	// Besides the message the form has apiVersion and kind.
+	return status, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal([]byte(text), status)
 }

@@ -175,6 +175,10 @@ func TestValues(t *testing.T) {
 		controlled + ",controller.httpAddress=[::]:9000":                            `httpGet: {host: "127.0.0.1", path: /healthz, port: 9000}`,
 		controlled + ",apiServer.host=192.0.2.1":                                    `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
 		"prometheus.rules.enabled=true,prometheus.rules.labels.release=mon":         "    release: mon\nspec:\n  # SPDX",
+		"agent.config.audit-interval=30s":                                           "  agent.yaml: |\n    audit-interval: 30s\n",
+		"agent.config.audit-interval=30s,windows.config.audit-interval=10s":         "  name: isthmus-agent-windows\n  namespace: isthmus-system\n  labels:\n    app.kubernetes.io/name: isthmus\n    app.kubernetes.io/instance: isthmus\n    app.kubernetes.io/version: \"0.1.0\"\n    app.kubernetes.io/managed-by: Helm\ndata:\n  agent.yaml: |\n    audit-interval: 10s\n",
+		"linux.config.bpffs=/x,windows.enabled=false":                               "- {name: config, configMap: {name: isthmus-agent-linux}}\n",
+		"windows.config.hns-timeout=1m":                                             "- --config=/etc/isthmus-config/agent.yaml\n",
 		"prometheus.dashboard.enabled=true":                                         "    grafana_dashboard: \"1\"\ndata:\n  isthmus-nodes.json: |\n    {\n",
 	} {
 		if out := render(t, "--set", flags); !strings.Contains(out, want) {
@@ -234,6 +238,12 @@ func TestLeftOut(t *testing.T) {
 	}
 	if out := render(t); strings.Contains(out, "isthmus-controller") {
 		t.Errorf("there is a controller in\n%s", out)
+	}
+	if out := render(t, "--set", "agent.config.audit-interval=30s,uninstall=true"); strings.Contains(out, "agent.yaml") {
+		t.Errorf("there are settings for a removal in\n%s", out)
+	}
+	if out := render(t); strings.Contains(out, "isthmus-config") || strings.Contains(out, "agent.yaml") {
+		t.Errorf("there are settings in\n%s", out)
 	}
 	if out := render(t); strings.Contains(out, "prometheus.io") {
 		t.Errorf("there are annotations in\n%s", out)

@@ -47,16 +47,16 @@ func readPort(text string, p model.Protocol, to *model.Pod) (uint16, error) {
 		return 0, cli.Usagef("--port: give the destination port")
 	}
 	if n, err := strconv.Atoi(text); err == nil {
-		if n < 0 || n > 65535 {
-			return 0, cli.Usagef("--port %d: give a number from 0 to 65535", n)
+		if n < 1 || n > 65535 {
+			return 0, cli.Usagef("--port %d: give a number from 1 to 65535", n)
 		}
 		return uint16(n), nil
 	}
 	if to == nil {
-		return 0, cli.Usagef("--port %q: give a number from 0 to 65535; only pods have named ports", text)
+		return 0, cli.Usagef("--port %q: give a number from 1 to 65535; only pods have named ports", text)
 	}
 	if found := to.Resolve(text, p); len(found) > 0 {
 		return found[0].Port, nil
 	}
-	return 0, cli.Usagef("--port %q: pod %s has no %s port of that name: give a number from 0 to 65535", text, to.PodID, p)
+	return 0, cli.Usagef("--port %q: pod %s has no %s port of that name: give a number from 1 to 65535", text, to.PodID, p)
 }

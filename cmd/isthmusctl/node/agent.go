@@ -22,6 +22,11 @@ import (
 
 // ask connects to the agent and calls f. Its errors include a remedy.
 func (e env) ask(ctx context.Context, s *shared, f func(context.Context, isthmusv1.InspectClient) error) error {
+	return e.connect(ctx, s, func(ctx context.Context, c *grpc.ClientConn) error { return f(ctx, isthmusv1.NewInspectClient(c)) })
+}
+
+// connect is ask for any service.
+func (e env) connect(ctx context.Context, s *shared, f func(context.Context, *grpc.ClientConn) error) error {
 	bound, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	conn, err := e.Dial(bound, socket.Inspection(s.socket))
@@ -46,7 +51,7 @@ func (e env) ask(ctx context.Context, s *shared, f func(context.Context, isthmus
 	if s.forever {
 		bound = ctx
 	}
-	switch err := f(bound, isthmusv1.NewInspectClient(client)); status.Code(err) {
+	switch err := f(bound, client); status.Code(err) {
 	case codes.OK:
 		return err
 	case codes.DeadlineExceeded:

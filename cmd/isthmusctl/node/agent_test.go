@@ -3,11 +3,11 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,11 +16,13 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/loglevel"
 	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
@@ -37,9 +39,31 @@ type node struct {
 	socket string
 	fake   *dataplanetest.Fake
 	agent  *agent.Agent
+	// level is that of logger, which writes to log.
+	level  *loglevel.Level
+	logger *slog.Logger
+	log    *lockedBuffer
 }
 
-func newNode(t *testing.T) *node {
+// lockedBuffer may be written and read at the same time.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func newNode(t *testing.T, options ...func(*node)) *node {
 	t.Helper()
 	if runtime.GOOS == "windows" {
 		t.Skip("the agent's pipe is for administrators only")
@@ -53,7 +77,13 @@ func newNode(t *testing.T) *node {
 	c := agent.Defaults()
 	c.NodeName, c.Version, c.RecordDir = "node1", "v1.2.3", filepath.Join(dir, "endpoints")
 	c.Open = func(context.Context, model.Node) (dataplane.Backend, error) { return n.fake, nil }
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	var level slog.LevelVar
+	n.level, n.log = loglevel.New(&level), &lockedBuffer{}
+	log := slog.New(slog.NewTextHandler(n.log, &slog.HandlerOptions{Level: &level}))
+	n.logger = log
+	for _, set := range options {
+		set(n)
+	}
 	if n.agent, err = agent.New(c, log); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +93,9 @@ func newNode(t *testing.T) *node {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served, ran := make(chan error, 1), make(chan error, 1)
-	go func() { served <- server.New(n.agent, log).Serve(ctx, sockets) }()
+	requests := server.New(n.agent, log)
+	requests.Level = n.level
+	go func() { served <- requests.Serve(ctx, sockets) }()
 	go func() { ran <- n.agent.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()

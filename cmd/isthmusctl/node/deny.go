@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -40,7 +39,7 @@ func (e env) denyCommand() *cobra.Command {
 func (o *denyOptions) register(c *cobra.Command) {
 	o.Source.Register(c)
 	c.Flags().StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "the agent's directory of pinned maps, used without --manifests and --kubeconfig (Linux, root)")
-	cli.RegisterOutput(c, &o.output, "text", "json")
+	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
 }
 
 func (e env) denyListCommand() *cobra.Command {
@@ -114,7 +113,7 @@ type denials interface {
 
 // denied reads the cluster that the flags name, or else the maps of this node.
 func (e env) denied(ctx context.Context, o *denyOptions) (denials, error) {
-	if err := cli.CheckOutput(o.output, "text", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "json", "yaml"); err != nil {
 		return nil, err
 	}
 	if len(o.Manifests) == 0 && o.Kubeconfig == "" && o.Context == "" {
@@ -176,13 +175,11 @@ func entryText(p netip.Prefix) string {
 }
 
 func (e env) writeDenied(all []deniedEntry, output string) error {
-	if output == "json" {
-		enc := json.NewEncoder(e.Stdout)
-		enc.SetIndent("", "  ")
+	if output != "text" {
 		if all == nil {
 			all = []deniedEntry{}
 		}
-		return enc.Encode(all)
+		return cli.EncodeKind(e.Stdout, output, "DenyEntries", map[string]any{"items": all})
 	}
 	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ADDRESS\tVERDICT\tBY")

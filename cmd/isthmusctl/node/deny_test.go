@@ -39,15 +39,19 @@ func TestDenyOffline(t *testing.T) {
 198.51.100.1    spared   198.51.100.0/24 of DenyList scanners
 192.0.2.8       allowed  none
 `},
-		{"check -o json 2001:db8:bad::1", 1, `[
-  {
-    "address": "2001:db8:bad::1",
-    "verdict": "denied",
-    "by": [
-      "2001:db8:bad::/48 of DenyList scanners"
-    ]
-  }
-]
+		{"check -o json 2001:db8:bad::1", 1, `{
+  "apiVersion": "isthmusctl.isthmus.dev/v1",
+  "kind": "DenyEntries",
+  "items": [
+    {
+      "address": "2001:db8:bad::1",
+      "verdict": "denied",
+      "by": [
+        "2001:db8:bad::/48 of DenyList scanners"
+      ]
+    }
+  ]
+}
 `},
 		{"check 192.0.2.8", 0, "ADDRESS    VERDICT  BY\n192.0.2.8  allowed  none\n"},
 	} {

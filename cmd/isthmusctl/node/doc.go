@@ -5,5 +5,5 @@
 // archive, and replay reads it. deny reads the deny lists of the node. doctor checks
 // whether Isthmus can work on it.
 //
-// It changes nothing on the node.
+// It changes nothing on the node but the level of the log.
 package node

@@ -45,8 +45,8 @@ its version, and policy engines of other projects. --all-nodes runs it in the
 agent pods of all nodes, with the settings of the pods.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return fmt.Errorf("--output %q: give text or json", output)
+			if err := cli.CheckOutput(output, "text", "json", "yaml"); err != nil {
+				return err
 			}
 			if err := all.check(c); err != nil {
 				return err
@@ -71,8 +71,8 @@ agent pods of all nodes, with the settings of the pods.`,
 			}
 			found := cfg.Examine(c.Context())
 			var err error
-			if output == "json" {
-				err = cli.EncodeJSON(e.Stdout, found)
+			if output != "text" {
+				err = cli.EncodeKind(e.Stdout, output, "DoctorReport", map[string]any{"findings": found})
 			} else {
 				err = writeFindings(e.Stdout, found)
 			}
@@ -85,7 +85,7 @@ agent pods of all nodes, with the settings of the pods.`,
 	all.register(c)
 	f := c.Flags()
 	f.DurationVar(&timeout, "timeout", timeout, "with --all-nodes: how long to wait for each node")
-	f.StringVarP(&output, "output", "o", "text", "text or json")
+	cli.RegisterOutput(c, &output, "text", "json", "yaml")
 	f.StringVar(&agent, "socket", socket.Default, "the agent's socket, to check whether the agent runs")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "the agent's kubeconfig, if it has one; not needed in its pod. With --all-nodes: that of the user; default: the file that kubectl uses")
 	f.StringVar(&node, "node-name", nodeName(), "name of this node's Node object; default $NODE_NAME, else the host name")

@@ -3,17 +3,13 @@
 package node
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
@@ -39,7 +35,7 @@ func (e env) endpointsCommand() *cobra.Command {
 				return err
 			}
 			if s.output == "json" || s.output == "yaml" {
-				return writeMessage(e.Stdout, s.output, list)
+				return writeMessage(e.Stdout, s.output, "Endpoints", list)
 			}
 			return writeEndpoints(e.Stdout, list.GetEndpoints(), s.output == "wide")
 		},
@@ -85,22 +81,4 @@ func limits(b *isthmusv1.Bandwidth) string {
 		return "none"
 	}
 	return model.Bandwidth{Ingress: model.Limit{Rate: b.GetIngressRate()}, Egress: model.Limit{Rate: b.GetEgressRate()}}.String()
-}
-
-// writeMessage writes every field under its protobuf name, including zeros, for scripts.
-func writeMessage(out io.Writer, form string, m proto.Message) error {
-	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
-	if err == nil && form == "yaml" {
-		return cli.WriteYAML(out, b)
-	}
-	if err != nil {
-		return fmt.Errorf("encode answer: %w", err)
-	}
-	var text bytes.Buffer // protojson varies its spaces from build to build
-	if err := json.Indent(&text, b, "", "  "); err != nil {
-		return fmt.Errorf("encode answer: %w", err)
-	}
-	text.WriteByte('\n')
-	_, err = text.WriteTo(out)
-	return err
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
@@ -185,15 +184,14 @@ func flowEnds(f *isthmusv1.FlowEvent) string {
 // writeFlowJSON writes one object per line with every field, and the number of missed events
 // before it.
 func writeFlowJSON(out, _ io.Writer, m *isthmusv1.WatchFlowsResponse) error {
-	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("encode event: %w", err)
+	var text, line bytes.Buffer
+	if err := writeMessage(&text, "json", "FlowEvent", m); err != nil {
+		return err
 	}
-	var line bytes.Buffer // protojson varies its spaces from build to build
-	if err := json.Compact(&line, b); err != nil {
+	if err := json.Compact(&line, text.Bytes()); err != nil {
 		return fmt.Errorf("encode event: %w", err)
 	}
 	line.WriteByte('\n')
-	_, err = line.WriteTo(out)
+	_, err := line.WriteTo(out)
 	return err
 }

@@ -20,6 +20,7 @@ import (
 
 func (e env) policiesCommand() *cobra.Command {
 	s := &shared{}
+	var output string
 	c := &cobra.Command{
 		Use:   "policies",
 		Short: "List the policies that apply to pods of this node, with recent decisions",
@@ -29,14 +30,18 @@ node enforces it exactly, and how many new flows it has allowed and denied accor
 Events are limited per pod, and old ones are forgotten: the numbers are lower bounds. Windows reports no flows.`,
 		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cli.CheckOutput(output, "text", "json", "yaml"); err != nil {
+				return err
+			}
 			b, err := e.dump(c.Context(), s, false)
 			if err != nil {
 				return err
 			}
-			return e.writePolicies(b)
+			return e.writePolicies(b, output)
 		},
 	}
 	s.registerConnection(c)
+	cli.RegisterOutput(c, &output, "text", "json", "yaml")
 	return c
 }
 
@@ -67,8 +72,21 @@ func countHits(b *inspect.Bundle) map[string]hits {
 	return found
 }
 
-// writePolicies prints a table of the policies that apply here.
-func (e env) writePolicies(b *inspect.Bundle) error {
+// policyReport is a policy that applies to pods of this node.
+type policyReport struct {
+	Policy string `json:"policy"`
+	Tier   string `json:"tier"`
+	// Pods counts the pods of this node that it selects.
+	Pods int `json:"pods"`
+	// Inexact says what the node does instead of enforcing it exactly.
+	Inexact []string `json:"inexact"`
+	// Allowed and Denied count the kept flow events: lower bounds. They are missing where flows are not counted.
+	Allowed *int `json:"allowed_at_least,omitempty"`
+	Denied  *int `json:"denied_at_least,omitempty"`
+}
+
+// policiesOf lists the policies that apply here, in the order of evaluation.
+func policiesOf(b *inspect.Bundle) []policyReport {
 	pods := make(map[model.Origin]int)
 	for _, p := range b.Endpoints {
 		for _, o := range p.Policies {
@@ -82,25 +100,41 @@ func (e env) writePolicies(b *inspect.Bundle) error {
 		}
 	}
 	found := countHits(b)
-	number := func(n int) string {
-		if b.About.OS == model.Windows {
-			return "not counted"
-		}
-		return fmt.Sprintf(">= %d", n)
-	}
-	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "POLICY\tTIER\tPODS\tENFORCED\tALLOWED\tDENIED")
+	all := []policyReport{}
 	for _, p := range snapshotOf(b).SortedPolicies() {
 		o := p.Origin.Key()
 		if pods[o] == 0 {
 			continue
 		}
-		enforced := "exactly"
-		if len(inexact[o]) > 0 {
-			enforced = strings.Join(inexact[o], ", ")
+		r := policyReport{Policy: p.Origin.String(), Tier: p.Tier.String(), Pods: pods[o], Inexact: append([]string{}, inexact[o]...)}
+		if h := found[r.Policy]; b.About.OS != model.Windows {
+			r.Allowed, r.Denied = &h.allowed, &h.denied
 		}
-		h := found[p.Origin.String()]
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", p.Origin, p.Tier, pods[o], enforced, number(h.allowed), number(h.denied))
+		all = append(all, r)
+	}
+	return all
+}
+
+// writePolicies prints the policies that apply here.
+func (e env) writePolicies(b *inspect.Bundle, output string) error {
+	all := policiesOf(b)
+	if output != "text" {
+		return cli.EncodeKind(e.Stdout, output, "NodePolicies", map[string]any{"items": all})
+	}
+	number := func(n *int) string {
+		if n == nil {
+			return "not counted"
+		}
+		return fmt.Sprintf(">= %d", *n)
+	}
+	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "POLICY\tTIER\tPODS\tENFORCED\tALLOWED\tDENIED")
+	for _, r := range all {
+		enforced := "exactly"
+		if len(r.Inexact) > 0 {
+			enforced = strings.Join(r.Inexact, ", ")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.Policy, r.Tier, r.Pods, enforced, number(r.Allowed), number(r.Denied))
 	}
 	return w.Flush()
 }

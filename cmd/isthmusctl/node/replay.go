@@ -78,7 +78,7 @@ func (e env) replayed(b *inspect.Bundle) *cobra.Command {
 	traced.register(trace)
 	root.AddCommand(trace,
 		&cobra.Command{Use: "verify", Args: cli.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return e.verify(c.Context(), b) }},
-		&cobra.Command{Use: "policies", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error { return e.writePolicies(b) }},
+		&cobra.Command{Use: "policies", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error { return e.writePolicies(b, "text") }},
 		&cobra.Command{Use: "about", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error { return e.writeAbout(b) }})
 	return root
 }

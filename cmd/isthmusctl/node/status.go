@@ -40,7 +40,7 @@ func (e env) statusCommand() *cobra.Command {
 				return err
 			}
 			if s.output == "json" || s.output == "yaml" {
-				err = writeMessage(e.Stdout, s.output, node)
+				err = writeMessage(e.Stdout, s.output, "NodeStatus", node)
 			} else {
 				err = writeStatus(e.Stdout, node, s.output == "wide")
 			}

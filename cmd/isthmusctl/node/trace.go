@@ -82,7 +82,7 @@ func (e env) trace(b *inspect.Bundle, o *traceOptions) error {
 	if o.output == "text" {
 		err = writeTrace(e.Stdout, r)
 	} else {
-		err = cli.Encode(e.Stdout, o.output, r)
+		err = cli.EncodeKind(e.Stdout, o.output, "Trace", r)
 	}
 	if err == nil && (r.Drift || r.Intended != model.Allow.String() || r.Installed == model.Deny.String()) {
 		return cli.ErrNo

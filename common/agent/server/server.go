@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/loglevel"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 )
@@ -20,6 +21,8 @@ import (
 type Server struct {
 	agent *agent.Agent
 	log   *slog.Logger
+	// Level is that of the log. If it is nil, it cannot be changed.
+	Level *loglevel.Level
 	// StopTimeout bounds how long Serve waits for requests when it stops.
 	StopTimeout time.Duration
 }
@@ -38,6 +41,9 @@ func (s *Server) Serve(ctx context.Context, sockets *socket.Sockets) error {
 	requests := newRequestServer(clients, s.agent, s.log)
 	inspection := grpc.NewServer(grpc.ConnectionTimeout(handshakeTimeout))
 	isthmusv1.RegisterInspectServer(inspection, &inspectServer{agent: s.agent})
+	if s.Level != nil {
+		isthmusv1.RegisterControlServer(inspection, &controlServer{level: s.Level, log: s.log})
+	}
 	ended := make(chan error, 2)
 	start := func(l net.Listener, serve func(net.Listener) error) {
 		go func() {

@@ -23,6 +23,123 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type LogLevelRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// debug, info, warn or error; empty leaves the level as it is.
+	Level string `protobuf:"bytes,1,opt,name=level,proto3" json:"level,omitempty"`
+	// After this time the agent returns to the level that it was started with; 0
+	// means never.
+	Seconds       uint32 `protobuf:"varint,2,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLevelRequest) Reset() {
+	*x = LogLevelRequest{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLevelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLevelRequest) ProtoMessage() {}
+
+func (x *LogLevelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLevelRequest.ProtoReflect.Descriptor instead.
+func (*LogLevelRequest) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *LogLevelRequest) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *LogLevelRequest) GetSeconds() uint32 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+type LogLevelResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Level string                 `protobuf:"bytes,1,opt,name=level,proto3" json:"level,omitempty"`
+	// The level that the agent was started with.
+	Configured string `protobuf:"bytes,2,opt,name=configured,proto3" json:"configured,omitempty"`
+	// Unix time in nanoseconds when the level returns to it; 0 if it does not.
+	UntilUnixNano int64 `protobuf:"varint,3,opt,name=until_unix_nano,json=untilUnixNano,proto3" json:"until_unix_nano,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLevelResponse) Reset() {
+	*x = LogLevelResponse{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLevelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLevelResponse) ProtoMessage() {}
+
+func (x *LogLevelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLevelResponse.ProtoReflect.Descriptor instead.
+func (*LogLevelResponse) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *LogLevelResponse) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *LogLevelResponse) GetConfigured() string {
+	if x != nil {
+		return x.Configured
+	}
+	return ""
+}
+
+func (x *LogLevelResponse) GetUntilUnixNano() int64 {
+	if x != nil {
+		return x.UntilUnixNano
+	}
+	return 0
+}
+
 // Attachment identifies a pod's interface towards the runtime.
 type Attachment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -34,7 +151,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +163,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +176,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{0}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Attachment) GetContainerId() string {
@@ -90,7 +207,7 @@ type Bandwidth struct {
 
 func (x *Bandwidth) Reset() {
 	*x = Bandwidth{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -102,7 +219,7 @@ func (x *Bandwidth) String() string {
 func (*Bandwidth) ProtoMessage() {}
 
 func (x *Bandwidth) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -115,7 +232,7 @@ func (x *Bandwidth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bandwidth.ProtoReflect.Descriptor instead.
 func (*Bandwidth) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{1}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Bandwidth) GetIngressRate() uint64 {
@@ -154,7 +271,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -166,7 +283,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -179,7 +296,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{2}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{4}
 }
 
 type GetNodeResponse struct {
@@ -224,7 +341,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +353,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +366,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{3}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetNodeResponse) GetNode() string {
@@ -442,7 +559,7 @@ type PathMode struct {
 
 func (x *PathMode) Reset() {
 	*x = PathMode{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +571,7 @@ func (x *PathMode) String() string {
 func (*PathMode) ProtoMessage() {}
 
 func (x *PathMode) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +584,7 @@ func (x *PathMode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMode.ProtoReflect.Descriptor instead.
 func (*PathMode) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{4}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PathMode) GetPart() string {
@@ -503,7 +620,7 @@ type DenyDevice struct {
 
 func (x *DenyDevice) Reset() {
 	*x = DenyDevice{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +632,7 @@ func (x *DenyDevice) String() string {
 func (*DenyDevice) ProtoMessage() {}
 
 func (x *DenyDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +645,7 @@ func (x *DenyDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
 func (*DenyDevice) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{5}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DenyDevice) GetName() string {
@@ -553,7 +670,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +682,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +695,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{6}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
 type ListEndpointsResponse struct {
@@ -590,7 +707,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +719,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +732,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{7}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -647,7 +764,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +776,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +789,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{8}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -755,7 +872,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +884,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +897,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DumpRequest) GetBrief() bool {
@@ -800,7 +917,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +929,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +942,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -852,7 +969,7 @@ type WatchFlowsRequest struct {
 
 func (x *WatchFlowsRequest) Reset() {
 	*x = WatchFlowsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +981,7 @@ func (x *WatchFlowsRequest) String() string {
 func (*WatchFlowsRequest) ProtoMessage() {}
 
 func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +994,7 @@ func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchFlowsRequest) GetLast() uint32 {
@@ -926,7 +1043,7 @@ type WatchFlowsResponse struct {
 
 func (x *WatchFlowsResponse) Reset() {
 	*x = WatchFlowsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1055,7 @@ func (x *WatchFlowsResponse) String() string {
 func (*WatchFlowsResponse) ProtoMessage() {}
 
 func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1068,7 @@ func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
@@ -1020,7 +1137,7 @@ type FlowEvent struct {
 
 func (x *FlowEvent) Reset() {
 	*x = FlowEvent{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1149,7 @@ func (x *FlowEvent) String() string {
 func (*FlowEvent) ProtoMessage() {}
 
 func (x *FlowEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1162,7 @@ func (x *FlowEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
 func (*FlowEvent) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FlowEvent) GetUnixNano() int64 {
@@ -1228,7 +1345,16 @@ var File_isthmus_v1_inspect_proto protoreflect.FileDescriptor
 const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"\x18isthmus/v1/inspect.proto\x12\n" +
-	"isthmus.v1\"H\n" +
+	"isthmus.v1\"A\n" +
+	"\x0fLogLevelRequest\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\tR\x05level\x12\x18\n" +
+	"\aseconds\x18\x02 \x01(\rR\aseconds\"p\n" +
+	"\x10LogLevelResponse\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\tR\x05level\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x02 \x01(\tR\n" +
+	"configured\x12&\n" +
+	"\x0funtil_unix_nano\x18\x03 \x01(\x03R\runtilUnixNano\"H\n" +
 	"\n" +
 	"Attachment\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
@@ -1348,7 +1474,9 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
 	"\n" +
 	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01\x12;\n" +
-	"\x04Dump\x12\x17.isthmus.v1.DumpRequest\x1a\x18.isthmus.v1.DumpResponse0\x01B@Z>github.com/isthmus-net/isthmus/common/api/isthmus/v1;isthmusv1b\x06proto3"
+	"\x04Dump\x12\x17.isthmus.v1.DumpRequest\x1a\x18.isthmus.v1.DumpResponse0\x012P\n" +
+	"\aControl\x12E\n" +
+	"\bLogLevel\x12\x1b.isthmus.v1.LogLevelRequest\x1a\x1c.isthmus.v1.LogLevelResponseB@Z>github.com/isthmus-net/isthmus/common/api/isthmus/v1;isthmusv1b\x06proto3"
 
 var (
 	file_isthmus_v1_inspect_proto_rawDescOnce sync.Once
@@ -1362,40 +1490,44 @@ func file_isthmus_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_isthmus_v1_inspect_proto_rawDescData
 }
 
-var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_isthmus_v1_inspect_proto_goTypes = []any{
-	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
-	(*Bandwidth)(nil),             // 1: isthmus.v1.Bandwidth
-	(*GetNodeRequest)(nil),        // 2: isthmus.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 3: isthmus.v1.GetNodeResponse
-	(*PathMode)(nil),              // 4: isthmus.v1.PathMode
-	(*DenyDevice)(nil),            // 5: isthmus.v1.DenyDevice
-	(*ListEndpointsRequest)(nil),  // 6: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 7: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 8: isthmus.v1.Endpoint
-	(*DumpRequest)(nil),           // 9: isthmus.v1.DumpRequest
-	(*DumpResponse)(nil),          // 10: isthmus.v1.DumpResponse
-	(*WatchFlowsRequest)(nil),     // 11: isthmus.v1.WatchFlowsRequest
-	(*WatchFlowsResponse)(nil),    // 12: isthmus.v1.WatchFlowsResponse
-	(*FlowEvent)(nil),             // 13: isthmus.v1.FlowEvent
+	(*LogLevelRequest)(nil),       // 0: isthmus.v1.LogLevelRequest
+	(*LogLevelResponse)(nil),      // 1: isthmus.v1.LogLevelResponse
+	(*Attachment)(nil),            // 2: isthmus.v1.Attachment
+	(*Bandwidth)(nil),             // 3: isthmus.v1.Bandwidth
+	(*GetNodeRequest)(nil),        // 4: isthmus.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 5: isthmus.v1.GetNodeResponse
+	(*PathMode)(nil),              // 6: isthmus.v1.PathMode
+	(*DenyDevice)(nil),            // 7: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 8: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 9: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 10: isthmus.v1.Endpoint
+	(*DumpRequest)(nil),           // 11: isthmus.v1.DumpRequest
+	(*DumpResponse)(nil),          // 12: isthmus.v1.DumpResponse
+	(*WatchFlowsRequest)(nil),     // 13: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 14: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 15: isthmus.v1.FlowEvent
 }
 var file_isthmus_v1_inspect_proto_depIdxs = []int32{
-	5,  // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	4,  // 1: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
-	8,  // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	0,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	1,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	13, // 5: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	2,  // 6: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	6,  // 7: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	11, // 8: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	9,  // 9: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
-	3,  // 10: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	7,  // 11: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	12, // 12: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	10, // 13: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
-	10, // [10:14] is the sub-list for method output_type
-	6,  // [6:10] is the sub-list for method input_type
+	7,  // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	6,  // 1: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
+	10, // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	2,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	3,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
+	15, // 5: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	4,  // 6: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	8,  // 7: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	13, // 8: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	11, // 9: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
+	0,  // 10: isthmus.v1.Control.LogLevel:input_type -> isthmus.v1.LogLevelRequest
+	5,  // 11: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	9,  // 12: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	14, // 13: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	12, // 14: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
+	1,  // 15: isthmus.v1.Control.LogLevel:output_type -> isthmus.v1.LogLevelResponse
+	11, // [11:16] is the sub-list for method output_type
+	6,  // [6:11] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -1412,9 +1544,9 @@ func file_isthmus_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_v1_inspect_proto_rawDesc), len(file_isthmus_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_isthmus_v1_inspect_proto_goTypes,
 		DependencyIndexes: file_isthmus_v1_inspect_proto_depIdxs,

@@ -93,11 +93,31 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{/* Settings of one system that go into the ConfigMap: (dict "root" $ "own" values). Empty if there are none. */}}
+{{- define "isthmus.config" -}}
+{{- with merge (deepCopy .own.config) .root.Values.agent.config }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+{{- define "isthmus.config.volume" -}}
+{{- if and (not .root.Values.uninstall) (include "isthmus.config" .) }}
+- {name: config, configMap: {name: isthmus-agent-{{ .os }}}}
+{{- end }}
+{{- end }}
+{{- define "isthmus.config.mount" -}}
+{{- if include "isthmus.config" . }}
+- {name: config, mountPath: /etc/isthmus-config, readOnly: true}
+{{- end }}
+{{- end }}
+
 {{/* Flags of both systems. */}}
 {{- define "isthmus.args" -}}
 - --node-name=$(NODE_NAME)
 - --log-level={{ .Values.agent.logLevel }}
 - --log-format={{ .Values.agent.logFormat }}
+{{- if include "isthmus.config" (dict "root" . "own" .own) }}
+- --config=/etc/isthmus-config/agent.yaml
+{{- end }}
 - --http-address={{ .Values.agent.httpAddress }}
 {{- if eq .Values.mode "full" }}
 - --quarantine={{ .Values.agent.quarantine }}
@@ -155,8 +175,13 @@ livenessProbe:
 {{/* Annotations of pods: (dict "root" $ "own" values "address" value "name" its name). */}}
 {{- define "isthmus.annotations" -}}
 {{- $scraped := and .root.Values.prometheus.annotations (not .root.Values.uninstall) }}
-{{- if or $scraped .own.podAnnotations -}}
+{{- $config := "" }}
+{{- if and .os (not .root.Values.uninstall) }}{{ $config = include "isthmus.config" . }}{{ end }}
+{{- if or $scraped .own.podAnnotations $config -}}
 annotations:
+  {{- with $config }}
+  isthmus.dev/config: {{ sha256sum . }} # agents read their settings at the start
+  {{- end }}
   {{- if $scraped }}
   {{- include "isthmus.reachable" . }}
   prometheus.io/scrape: "true"
