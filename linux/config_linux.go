@@ -101,7 +101,7 @@ func (c Config) settings() loader.Settings {
 
 // probe returns the features of this kernel.
 func probe(policyOnly bool) model.Features {
-	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: !policyOnly, Bandwidth: !policyOnly}
+	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: !policyOnly, Bandwidth: !policyOnly, Flows: model.AllFlows}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		f.Platform = "kernel " + unix.ByteSliceToString(u.Release[:])

@@ -59,6 +59,9 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 		}
 	}
 	delete(b.resolvers, id)
+	if b.flows != nil {
+		b.flows.RemoveEndpoint(id)
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/fabric"
+	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/outbound"
 	"github.com/isthmus-net/isthmus/windows/prepared"
@@ -41,6 +42,8 @@ type Backend struct {
 	components dataplane.Components
 	fabric     *fabric.Fabric
 	deny       *denylist.DenyList
+	// flows explains drops; nil without events of Windows.
+	flows *flowevents.Watcher
 	// created maps the GUID of an attached
 	// endpoint that is not connected to the time since when. idle are the problems of those endpoints.
 	created map[string]time.Time
@@ -116,6 +119,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		return nil, fmt.Errorf("configure windows backend: %w", err)
 	}
 	b.deny = denylist.New(b.options.Node, b.options.NoIPv6)
+	if c.Events != nil {
+		b.flows = flowevents.New(c.Events, c.EventLimits)
+	}
 	b.makeComponents()
 	n, _, err := b.ensureNetwork(ctx)
 	if err != nil {
@@ -133,6 +139,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 // Features returns the capabilities of this HNS.
 func (b *Backend) Features() model.Features {
 	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true, DNS: true}
+	if b.flows != nil {
+		f.Flows = model.DeniedFlows
+	}
 	for _, p := range b.config.PodCIDRs {
 		f.IPv6 = f.IPv6 || p.Addr().Is6()
 	}
@@ -204,6 +213,9 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 		model.Egress:  b.meter.sum.DroppedOut,
 	}}
 	b.mu.Unlock()
+	if b.flows != nil {
+		c.Events, c.Facts = b.flows.Counts(), append(c.Facts, b.flows.Fact())
+	}
 	err = errors.Join(append(errs, b.components.Count(&c))...)
 	return c, err
 }

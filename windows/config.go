@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/windows/etw"
+	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
@@ -99,6 +101,9 @@ type Config struct {
 	HostRoutes *hostroute.Keeper
 	// Sets selects whether the addresses of pods are in sets or in the ACLs.
 	Sets SetUse
+	// Events are the events of Windows that explain drops; nil for none. EventLimits bound those of a pod.
+	Events      etw.Source
+	EventLimits flowevents.Limits
 	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.
 	MaxRules int
 	// Observe, if set, is called after every attempt of a call to HNS.
@@ -139,6 +144,9 @@ func (c Config) Defaults() Config {
 	if c.Sets == "" {
 		c.Sets = SetsAuto
 	}
+	if c.EventLimits == (flowevents.Limits{}) {
+		c.EventLimits = flowevents.Limits{Rate: 20, Burst: 100}
+	}
 	if c.Observe == nil {
 		c.Observe = func(hns.Call) {}
 	}
@@ -171,6 +179,9 @@ func (c Config) Validate() error {
 		bad("sets %q: want auto, on or off", c.Sets)
 	}
 	errs = append(errs, c.validatePodCIDRs()...)
+	if err := c.EventLimits.Validate(); c.Events != nil && err != nil {
+		errs = append(errs, err)
+	}
 	for _, a := range slices.Concat(c.NodeAddresses, c.HostAddresses) {
 		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() {
 			bad("node address %s: want an address that other nodes reach", a)

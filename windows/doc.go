@@ -8,8 +8,7 @@
 // hnstest.Fake; only one file of package hns needs Windows.
 //
 // Its Backend is the policy core: network, endpoints and ACLs. Other features are components with packages
-// of their own: fabric and denylist; components.go lists them.
+// of their own: fabric and denylist; components.go lists them. Package flowevents explains drops.
 //
-// It programs neither the host's own routes (which L2Bridge needs to reach other nodes) nor load balancers,
-// and cannot report why HNS dropped a packet.
+// It programs no load balancers, and reports no allowed flows.
 package windows

@@ -75,6 +75,9 @@ func (b *Backend) added(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, wa
 	delete(b.orphans, want.Name)
 	b.resolvers[spec.ID] = want.DNS
 	b.components.EndpointAdded(spec)
+	if b.flows != nil {
+		b.flows.EndpointAdded(spec)
+	}
 	return b.attachment(n, list, e, spec)
 }
 

@@ -38,14 +38,14 @@ type sctpSupport struct {
 // If HNS refuses a list with SCTP, Apply makes a second attempt without SCTP. If that succeeds, SCTP and
 // the protocols without ports may be denied where policies allow them, and Apply reports so.
 func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
-	unsupported, refused, err := b.applyOnce(ctx, s)
+	unsupported, refused, err := b.apply(ctx, s)
 	maps.DeleteFunc(b.sctp.otherwise, func(id model.EndpointID, _ bool) bool { _, still := refused[id]; return !still })
 	maps.DeleteFunc(refused, func(id model.EndpointID, namesSCTP bool) bool { return !namesSCTP || b.sctp.otherwise[id] })
 	if b.sctp.refused || len(refused) == 0 {
 		return unsupported, err
 	}
 	b.sctp.refused = true
-	unsupported, still, again := b.applyOnce(ctx, s)
+	unsupported, still, again := b.apply(ctx, s)
 	for id := range refused {
 		if !dataplane.Concerns(again, id) {
 			b.log.Warn("this HNS refuses ACLs for SCTP; it is denied unless policies allow everything", "err", err)

@@ -17,6 +17,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/etw"
+	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
@@ -31,7 +33,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if err != nil {
 			return err
 		}
-		return errors.Join(hostfabric.Remove(hostroute.System{}, forwardingFile(o)), windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout),
+		return errors.Join(etw.Stop(flowevents.SessionName), hostfabric.Remove(hostroute.System{}, forwardingFile(o)), windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout),
 			windows.ForgetPrepared(preparedFile(o)))
 	}
 	calls := windows.NewCallMetrics()
@@ -54,6 +56,12 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		}
 		c.Fabric, c.Stack, c.ForwardingFile = o.fabric.Mode, hostroute.System{}, forwardingFile(o)
 		c.PreparedFile = preparedFile(o)
+		if o.flows.events != flowsOff {
+			if c.Events, err = etw.New(flowevents.Session()); err != nil {
+				return nil, err
+			}
+			c.EventLimits = eventLimits(&o.flows)
+		}
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
 		return windows.New(ctx, c, client, log)
 	}
@@ -78,5 +86,10 @@ func hostAddresses() ([]netip.Addr, error) {
 // checkMapEntries accepts everything: checkNode rejects the flag on this OS.
 func checkMapEntries(map[string]int) error { return nil }
 
-// checkFlowEvents accepts everything: checkNode rejects the flags on this OS.
-func checkFlowEvents(*flowOptions) error { return nil }
+// eventLimits returns the limits of flow events.
+func eventLimits(o *flowOptions) flowevents.Limits {
+	return flowevents.Limits{Rate: o.rate, Burst: o.burst}
+}
+
+// checkFlowEvents reports limits that the data path does not accept.
+func checkFlowEvents(o *flowOptions) error { return eventLimits(o).Validate() }

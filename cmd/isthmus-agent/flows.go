@@ -26,10 +26,10 @@ const (
 )
 
 func (o *flowOptions) register(f *pflag.FlagSet) {
-	f.StringVar(&o.events, "flow-events", flowsAll, "Linux: flow events that the data path reports: all (new flows and drops), denied (denied new flows and drops), or off")
-	f.IntVar(&o.rate, "flow-event-rate", 20, "Linux: maximum flow events per second and pod, for each direction, and for allowed and denied separately; events over the limit are only counted")
-	f.IntVar(&o.burst, "flow-event-burst", 100, "Linux: maximum burst of flow events per pod, for each direction, and for allowed and denied separately")
-	f.BoolVar(&o.logDenied, "log-denied-flows", false, "Linux: log every event of a denied flow or dropped packet")
+	f.StringVar(&o.events, "flow-events", flowsAll, "flow events that the data path reports: all (new flows and drops; on Windows denied flows only), denied (denied new flows and drops), or off")
+	f.IntVar(&o.rate, "flow-event-rate", 20, "maximum flow events per second and pod, for each direction, and for allowed and denied separately; events over the limit are only counted")
+	f.IntVar(&o.burst, "flow-event-burst", 100, "maximum burst of flow events per pod, for each direction, and for allowed and denied separately")
+	f.BoolVar(&o.logDenied, "log-denied-flows", false, "log every event of a denied flow or dropped packet")
 }
 
 func (o *flowOptions) check() error {

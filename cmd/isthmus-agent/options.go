@@ -114,7 +114,6 @@ var reports = []string{"conditions", "events", "node", reportNone}
 // linuxOnly and windowsOnly are the flags that have a meaning on that OS only.
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
-		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
 		"forwarding", "host-ports-from-node", "masquerade-exception", "other-engine"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "endpoint-pool", "cluster-cidr",
 		"service-cidr", "keep-route", "windows-service"}

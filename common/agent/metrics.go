@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/isthmus-net/isthmus/common/agent/pool"
-	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
 )
@@ -69,7 +68,7 @@ func newViewCollector(a *Agent) *viewCollector {
 		denied:      desc("deny_list_entries", "Deny list entries in force.", "family"),
 		denyDevices: desc("deny_list_device", "Always 1; an uplink that enforces deny lists with XDP, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
 		pathModes:   desc("data_path", "Modes of the parts of the data path; the value counts the pods, uplinks or remote pod ranges in that mode, or is 1.", "part", "mode"),
-		flows:       desc("flow_events_total", "Flow events that the agent has received, by verdict: allow, deny or drop.", "verdict"),
+		flows:       desc("flow_events_total", "Flow events that the agent has received, by verdict: allow, deny or drop. Windows shows denied flows only, so there is no allow on its nodes.", "verdict"),
 		missedFlows: desc("flow_events_missed_total", "Flow events that were not delivered: over the rate limit of a pod (limited), not read in time (lost), or skipped for a slow client (slow_reader).", "reason"),
 		pool:        desc("endpoint_pool", "Endpoints that are prepared for pods to come, by state: ready, preparing, and wanted, the sum that the agent aims at.", "state"),
 		poolAdds:    desc("endpoint_pool_adds_total", "Pods that a prepared endpoint could serve, by result: hit, or miss if none with their DNS settings was ready.", "result"),
@@ -169,7 +168,7 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(u.Entries), name)
 		ch <- prometheus.MustNewConstMetric(c.capacity, prometheus.GaugeValue, float64(u.Capacity), name)
 	}
-	if _, ok := v.backend.(dataplane.Watcher); ok {
+	if v.flowReports() != model.NoFlows {
 		ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(n.Events.Limited), "limited")
 		ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(n.Events.Lost), "lost")
 	}
@@ -186,12 +185,16 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 
 // collectFlows adds the metrics of flow events, if the data path reports them.
 func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
-	if _, ok := v.backend.(dataplane.Watcher); !ok {
+	reports := v.flowReports()
+	if reports == model.NoFlows {
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(c.readers, prometheus.GaugeValue, float64(c.agent.flows.Readers()))
 	seen, missed := c.agent.flows.Totals()
 	for _, o := range observe.Outcomes() {
+		if o == observe.Allowed && reports == model.DeniedFlows {
+			continue // 0 would say that there were none
+		}
 		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(seen[o]), o.String())
 	}
 	ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(missed), "slow_reader")

@@ -39,6 +39,7 @@ func (l *loop) open(ctx context.Context) error {
 	}
 	l.backend = backend
 	l.features = backend.Features()
+	l.noteReports()
 	kinds := []string{driftEndpoint}
 	if a, ok := backend.(dataplane.ObjectLister); ok {
 		kinds = append(kinds, a.AuditedObjects()...)

@@ -28,7 +28,7 @@ type watching struct {
 // known.
 func (l *loop) watch() {
 	w, ok := l.backend.(dataplane.Watcher)
-	if !ok || l.cfg.Flows.Off || l.watching.stop != nil ||
+	if !ok || l.features.Flows == model.NoFlows || l.cfg.Flows.Off || l.watching.stop != nil ||
 		l.enforced.inForce == nil && time.Since(l.watching.opened) < watchPatience {
 		return
 	}
@@ -48,6 +48,13 @@ func (l *loop) watch() {
 	}()
 }
 
+// noteReports records which flows the data path does not report.
+func (l *loop) noteReports() {
+	if l.features.Flows == model.DeniedFlows {
+		l.agent.flows.SetIncomplete(fmt.Sprintf("this node (%s, %s) reports denied flows only: its data path does not show allowed ones", l.features.OS, l.features.Platform))
+	}
+}
+
 // unwatch stops reading flow events and waits for the goroutine to end.
 func (l *loop) unwatch() {
 	if l.watching.stop != nil {
@@ -63,17 +70,25 @@ func (a *Agent) Flows() (*observe.Store, error) {
 	if v.backend == nil {
 		return nil, errNoDataPath
 	}
-	if _, ok := v.backend.(dataplane.Watcher); !ok {
+	if a.cfg.Flows.Off {
+		return nil, errors.New("flow events are off: start the agent without --flow-events=off")
+	}
+	if v.flowReports() == model.NoFlows {
 		what := "the data path"
 		if v.features.OS == model.Windows {
 			what = "HNS"
 		}
 		return nil, noFlows(fmt.Sprintf("%s of this node (%s, %s) does not report single flows", what, v.features.OS, v.features.Platform))
 	}
-	if a.cfg.Flows.Off {
-		return nil, errors.New("flow events are off: start the agent without --flow-events=off")
-	}
 	return a.flows, nil
+}
+
+// flowReports returns which flows the data path reports.
+func (v *view) flowReports() model.FlowReports {
+	if _, ok := v.backend.(dataplane.Watcher); !ok {
+		return model.NoFlows
+	}
+	return v.features.Flows
 }
 
 // errNoDataPath is the error of reading a data path before it is open.

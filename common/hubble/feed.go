@@ -45,7 +45,12 @@ func (s *Server) follow(ctx context.Context, store *observe.Store) error {
 		return err
 	}
 	defer reader.Close()
-	s.unavailable.Store(nil)
+	if why := store.Incomplete(); why != "" {
+		err := errors.New(why)
+		s.unavailable.Store(&err)
+	} else {
+		s.unavailable.Store(nil)
+	}
 	for _, f := range past {
 		if f.Time.After(s.newest) { // not if the store was followed before
 			s.add(f)

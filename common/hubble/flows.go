@@ -60,7 +60,7 @@ func (s *Server) past(q *Query) (list []Event, next Cursor) {
 	return q.past(kept), next
 }
 
-// nodeError reports that this node has no flows, and why.
+// nodeError reports that this node has no flows, or not all, and why.
 func (s *Server) nodeError(why error) *observer.GetFlowsResponse {
 	return &observer.GetFlowsResponse{NodeName: s.cfg.Node, Time: timestamppb.Now(), ResponseTypes: &observer.GetFlowsResponse_NodeStatus{
 		NodeStatus: &relay.NodeStatusEvent{StateChange: relay.NodeState_NODE_ERROR, NodeNames: []string{s.cfg.Node}, Message: why.Error()}}}

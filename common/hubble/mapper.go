@@ -192,12 +192,21 @@ func transport(f *observe.Flow) *flow.Layer4 {
 		return &flow.Layer4{Protocol: &flow.Layer4_UDP{UDP: &flow.UDP{SourcePort: src, DestinationPort: dst}}}
 	case model.SCTP:
 		return &flow.Layer4{Protocol: &flow.Layer4_SCTP{SCTP: &flow.SCTP{SourcePort: src, DestinationPort: dst}}}
-	case model.ICMP:
-		return &flow.Layer4{Protocol: &flow.Layer4_ICMPv4{ICMPv4: &flow.ICMPv4{Type: uint32(f.Detail)}}}
-	case model.ICMPv6:
-		return &flow.Layer4{Protocol: &flow.Layer4_ICMPv6{ICMPv6: &flow.ICMPv6{Type: uint32(f.Detail)}}}
+	case model.ICMP, model.ICMPv6:
+		return icmp(f)
 	}
 	return nil
+}
+
+// icmp returns the type of an ICMP message, or nil if it is not known: clients take 0 for an echo reply.
+func icmp(f *observe.Flow) *flow.Layer4 {
+	if f.Detail >= model.UnknownICMPType {
+		return nil
+	}
+	if f.Protocol == model.ICMP {
+		return &flow.Layer4{Protocol: &flow.Layer4_ICMPv4{ICMPv4: &flow.ICMPv4{Type: uint32(f.Detail)}}}
+	}
+	return &flow.Layer4{Protocol: &flow.Layer4_ICMPv6{ICMPv6: &flow.ICMPv6{Type: uint32(f.Detail)}}}
 }
 
 // remote describes the remote end of a flow.

@@ -72,7 +72,7 @@ type Server struct {
 	// mapper and newest, the time of the newest flow, belong to the goroutine of feed.
 	mapper *Mapper
 	newest time.Time
-	// unavailable is why there are no flows; nil if there are.
+	// unavailable is why there are no flows, or not all; nil if there are.
 	unavailable atomic.Pointer[error]
 	// streams holds a token per stream.
 	streams chan struct{}

@@ -356,3 +356,16 @@ func TestValidate(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestIncomplete: a node that does not report all flows says so before it sends those that it has.
+func TestIncomplete(t *testing.T) {
+	r := serve(t, nil, errors.New("not yet"))
+	const why = "this node reports denied flows only"
+	r.store.SetIncomplete(why)
+	r.source.Store(nil)
+	r.add(2)
+	list := r.flows(&observer.GetFlowsRequest{Number: 10})
+	if len(list) != 3 || list[0].GetNodeStatus().GetMessage() != why || list[2].GetFlow() == nil {
+		t.Errorf("a stream of %v", list)
+	}
+}

@@ -20,7 +20,20 @@ type Features struct {
 	// DNS reports whether the data path configures the resolvers of pods. Where it does not, the runtime
 	// writes a file.
 	DNS bool
+	// Flows is which flows the data path reports.
+	Flows FlowReports
 }
+
+// FlowReports is which flows a data path reports.
+type FlowReports uint8
+
+// The reports. A data path that reports flows implements dataplane.Watcher.
+const (
+	NoFlows FlowReports = iota
+	// DeniedFlows are those that policy denies; allowed flows are neither reported nor counted.
+	DeniedFlows
+	AllFlows
+)
 
 // Effect is what happens where a policy cannot be enforced as written.
 type Effect uint8

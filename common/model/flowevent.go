@@ -25,7 +25,7 @@ type FlowEvent struct {
 	SrcPort, DstPort uint16
 	Protocol         Protocol
 	// Detail is the type of an ICMP message, or the type of an Ethernet frame
-	// without addresses.
+	// without addresses. UnknownICMPType is not a type.
 	Detail uint16
 	// Service is the destination before DNAT to Dst; otherwise invalid.
 	Service netip.AddrPort
@@ -40,6 +40,9 @@ type FlowEvent struct {
 	Table, Epoch uint32
 	Class        PeerClass
 }
+
+// UnknownICMPType is the Detail of an ICMP message whose type the data path does not report. Types are below it.
+const UnknownICMPType = 256
 
 // Denied reports whether the packet was denied or dropped.
 func (e *FlowEvent) Denied() bool { return e.Drop != NotDropped || e.Verdict == Deny }

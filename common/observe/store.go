@@ -44,6 +44,8 @@ type Store struct {
 	stopped bool
 	seen    [3]uint64 // by outcome
 	missed  uint64    // by followers that were too slow
+	// incomplete says which flows the data path does not report.
+	incomplete string
 	// owners belongs to the snapshot resolved, as of resolvedAt.
 	owners     model.Owners
 	resolved   *model.Snapshot
@@ -170,6 +172,20 @@ func (r *Reader) Close() {
 	r.store.mutex.Lock()
 	defer r.store.mutex.Unlock()
 	delete(r.store.readers, r)
+}
+
+// SetIncomplete says which flows the data path does not report, and why; empty if it reports all.
+func (s *Store) SetIncomplete(why string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.incomplete = why
+}
+
+// Incomplete returns the text of SetIncomplete.
+func (s *Store) Incomplete() string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.incomplete
 }
 
 // Stop disconnects all followers. The Store accepts no more.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"net"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,7 +98,7 @@ func sendUntilSeen(t *testing.T, client, server *cluster.Pod, lines *bufio.Scann
 }
 
 // TestFlowEvents checks that a client that follows the events of a node learns which policy decided. Events of the
-// time without an agent are reported later. A Windows node returns an error.
+// time without an agent are reported later. A Windows node explains denied flows.
 func TestFlowEvents(t *testing.T) {
 	c, pods := startCluster(t, manifests, cluster.Config{Linux: 2, Windows: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -148,14 +149,39 @@ func TestFlowEvents(t *testing.T) {
 		t.Errorf("--verdict deny prints an allowed flow:\n%s", text)
 	}
 
-	for _, n := range c.Nodes {
-		if n.OS != model.Windows {
-			continue
-		}
-		out, err := n.Ctl(ctx, "events").CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "HNS of this node") || !strings.Contains(string(out), "does not report single flows") {
-			t.Errorf("a Windows node says %q (%v)", out, err)
-		}
+	windowsEvents(ctx, t, c, pods)
+}
+
+// windowsEvents moves the server to the Windows node. A denied flow has its event there in the same words, and the
+// node says that it shows no others.
+func windowsEvents(ctx context.Context, t *testing.T, c *cluster.Cluster, pods map[string]*cluster.Pod) {
+	t.Helper()
+	server := *pods["server"].Pod
+	if err := c.Detach(ctx, pods["server"]); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(c.Nodes, func(n *cluster.Node) bool { return n.OS == model.Windows })
+	n := c.Nodes[i]
+	server.Node, server.IPs = n.Name, nil
+	if err := c.Manifests.WritePod(&server); err != nil {
+		t.Fatal(err)
+	}
+	moved, _, err := c.Attach(ctx, &server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ctl(t, n.Ctl(ctx, "events"), "Windows explains a drop", func(out string) bool {
+		knock(t, pods["client"], moved, "tcp")
+		knock(t, pods["client"], moved, "udp")
+		return strings.Contains(out, "TCP/7000: isolated for ingress by NetworkPolicy test/server")
+	})
+	if !strings.Contains(text, "(test/client)") || strings.Contains(text, "UDP") || !strings.Contains(text, "reports denied flows only: its data path does not show allowed ones") {
+		t.Errorf("events of a Windows node:\n%s", text)
+	}
+	metrics, _, err := n.Get("/metrics")
+	if err != nil || !strings.Contains(metrics, `isthmus_flow_events_total{verdict="deny"}`) || strings.Contains(metrics, `isthmus_flow_events_total{verdict="allow"}`) ||
+		!strings.Contains(metrics, `isthmus_flow_events_missed_total{reason="lost"} 0`) {
+		t.Errorf("metrics of flow events of a Windows node: %v", err)
 	}
 }
 

@@ -19,15 +19,18 @@ var ctx = context.Background()
 // other.
 type lab struct {
 	*replay.Lab
-	t *testing.T
+	t      *testing.T
+	events *explanations
 }
 
 func newLab(t *testing.T, bin string, cfg cluster.Config) *lab {
 	t.Helper()
+	unlimited := []string{"--flow-event-rate=10000", "--flow-event-burst=100000"} // every flow of every pod at once
+	cfg.AgentFlags, cfg.WindowsFlags = append(cfg.AgentFlags, unlimited...), append(cfg.WindowsFlags, unlimited...)
 	cfg.Bin, cfg.Linux, cfg.Windows, cfg.Tries = bin, 2, 2, 160
 	c := begin(t, cfg)
 	// Nodes of both systems in turn.
-	return &lab{t: t, Lab: replay.New(c, func(i int) *cluster.Node { return c.Nodes[[]int{0, 2, 1, 3}[i%4]] })}
+	return &lab{t: t, events: follow(t, c, bin), Lab: replay.New(c, func(i int) *cluster.Node { return c.Nodes[[]int{0, 2, 1, 3}[i%4]] })}
 }
 
 // begin starts a cluster that ends with the test.

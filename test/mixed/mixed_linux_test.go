@@ -24,6 +24,7 @@ import (
 // it is none.
 type tally struct {
 	steps, flows, allowed, differ int
+	explained, unexplained        int
 	pairs                         map[string]int
 }
 
@@ -83,8 +84,8 @@ func TestMixed(t *testing.T) {
 			l.tunneled(mode.cfg.Overlay)
 		})
 	}
-	fmt.Printf("mixed: nodes=4 wine=%t modes=2 cases=%d steps=%d flows=%d allowed=%d LL=%d LW=%d WL=%d WW=%d differ=%d\n", underWine(t), len(chosen), y.steps, y.flows, y.allowed,
-		y.pairs["LL"], y.pairs["LW"], y.pairs["WL"], y.pairs["WW"], y.differ)
+	fmt.Printf("mixed: nodes=4 wine=%t modes=2 cases=%d steps=%d flows=%d allowed=%d LL=%d LW=%d WL=%d WW=%d differ=%d explained=%d unexplained=%d\n", underWine(t), len(chosen), y.steps, y.flows, y.allowed,
+		y.pairs["LL"], y.pairs["LW"], y.pairs["WL"], y.pairs["WW"], y.differ, y.explained, y.unexplained)
 	for _, pair := range []string{"LL", "LW", "WL", "WW"} {
 		if y.pairs[pair] < 100 {
 			t.Errorf("only %d flows %s", y.pairs[pair], pair)
@@ -152,6 +153,7 @@ func transfer(from, to *cluster.Pod) error {
 // judge tries every flow.
 func (l *lab) judge(name string, y *tally) {
 	l.t.Helper()
+	l.events.forget()
 	flows, wrong, err := l.Judge(ctx)
 	if err != nil {
 		l.t.Fatalf("%s: %v", name, err)
@@ -164,6 +166,14 @@ func (l *lab) judge(name string, y *tally) {
 	}
 	if len(wrong) > 0 {
 		l.t.Errorf("%s: %d of %d flows differ", name, len(wrong), len(flows))
+	}
+	explained, missing, err := l.events.explain(ctx, l.Cluster, flows)
+	if err != nil {
+		l.t.Fatalf("%s: %v", name, err)
+	}
+	y.explained, y.unexplained = y.explained+explained, y.unexplained+len(missing)
+	for _, text := range missing[:min(5, len(missing))] {
+		l.t.Errorf("%s: %s", name, text)
 	}
 }
 

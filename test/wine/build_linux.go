@@ -20,6 +20,7 @@ var libraries = map[string][]string{
 	"vmcompute":        {"-lws2_32", "-lole32"},
 	"bcryptprimitives": {"-ladvapi32"},
 	"iphlpapi-more":    {"-lws2_32", "-lole32"},
+	"etw-more":         {"-lws2_32", "-lole32"},
 }
 
 // Missing returns a text that names missing packages; empty if there are none.

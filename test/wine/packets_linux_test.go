@@ -140,6 +140,11 @@ func TestPackets(t *testing.T) {
 	passes(t, m, m.NS, model.TCP, netip.Addr{}, at(81), true) // the node itself
 	passes(t, m, web.ns, model.UDP, netip.Addr{}, netip.AddrPortFrom(db.address, 80), true)
 
+	// Windows explains what it has dropped.
+	const because = "isolated for ingress by NetworkPolicy shop/web, no rule accepts"
+	explained(t, m, func() {}, "deny  shop/web ingress: 10.1.0.9 -> "+web.address.String()+" TCP/81: "+because, "10.1.0.9 -> "+web.address.String()+" UDP/80: "+because,
+		db.address.String()+" (shop/db) -> "+web.address.String()+" TCP/80: "+because)
+
 	// A policy change applies to the open connection.
 	dir.write(t, "policy", policy("web", "10.2.0.0/16", 80))
 	decided(t, m, web.Pod, flow{"In", "10.2.0.9", tcp, 80, allow}, flow{"In", "10.1.0.9", tcp, 80, block})
@@ -157,10 +162,17 @@ func TestPackets(t *testing.T) {
 	if err := m.StartAgent("win1", string(dir)); err != nil {
 		t.Fatal(err)
 	}
+	explained(t, m, func() { passes(t, m, other, model.TCP, near, at(81), false) }, "10.1.0.9 -> "+web.address.String()+" TCP/81: ") // by a session in place of that of the killed agent
 	for _, p := range []*inside{web, client, db} {
 		counted(t, "DEL", m.Delete(context.Background(), p.Pod))
 	}
 	passes(t, m, other, model.TCP, far, at(80), false)
+	countPackets(t, m)
+}
+
+// countPackets adds the packets of the switch to those of all tests.
+func countPackets(t *testing.T, m *Machine) {
+	t.Helper()
 	count, err := m.Control("/packets", nil)
 	if err != nil {
 		t.Fatal(err)

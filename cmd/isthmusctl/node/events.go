@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
 )
 
@@ -43,7 +45,8 @@ The agent keeps the last 2048 events; --follow continues with new ones. --flow-e
 events of a pod per second; isthmus_flow_events_missed_total counts the others. "rules not known" means that the
 agent no longer knows, or does not know yet, the policies that decided the flow.
 
-On Windows there are no events: HNS does not report single flows.`,
+Windows nodes report denied flows only, as Windows does not show allowed ones. The command says so on the standard
+error.`,
 		Example: `  isthmusctl events --follow --verdict deny,drop
   isthmusctl events --pod shop/web --last 20 -o json`,
 		Args: cli.NoArgs,
@@ -104,6 +107,9 @@ func (e env) watchFlows(ctx context.Context, s *eventFlags, request *isthmusv1.W
 	s.forever = s.follow
 	return e.ask(ctx, &s.shared, func(ctx context.Context, agent isthmusv1.InspectClient) error {
 		stream, err := agent.WatchFlows(ctx, request)
+		if err == nil {
+			e.noteIncomplete(stream)
+		}
 		for err == nil {
 			var m *isthmusv1.WatchFlowsResponse
 			if m, err = stream.Recv(); err == nil {
@@ -115,6 +121,17 @@ func (e env) watchFlows(ctx context.Context, s *eventFlags, request *isthmusv1.W
 		}
 		return err
 	})
+}
+
+// noteIncomplete writes which flows the node does not report. Without such a header the stream tells the error.
+func (e env) noteIncomplete(stream grpc.ClientStream) {
+	header, err := stream.Header()
+	if err != nil {
+		return
+	}
+	for _, why := range header.Get(isthmusv1.IncompleteHeader) {
+		fmt.Fprintln(e.Stderr, "isthmusctl: "+why)
+	}
 }
 
 func writeFlowText(out, notes io.Writer, m *isthmusv1.WatchFlowsResponse) error {
@@ -165,7 +182,9 @@ func flowEnds(f *isthmusv1.FlowEvent) string {
 	case "TCP", "UDP", "SCTP":
 		what += fmt.Sprintf("/%d", f.GetDstPort())
 	case "ICMP", "ICMPv6":
-		what += fmt.Sprintf(" type %d", f.GetIcmpType())
+		if f.GetIcmpType() < model.UnknownICMPType {
+			what += fmt.Sprintf(" type %d", f.GetIcmpType())
+		}
 	}
 	if f.GetDirection() == "egress" {
 		dst += peer

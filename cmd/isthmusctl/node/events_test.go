@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 func TestEventsErrors(t *testing.T) {
@@ -39,6 +40,8 @@ func TestFlowLines(t *testing.T) {
 			PeerNamespace: "data", PeerName: "db", Service: "10.96.0.1:5432", Cause: "isolated"},
 		"1970-01-01T00:00:00.000Z allow shop/web ingress: 10.0.0.2 (node n1) -> 10.0.0.1 ICMP type 8: rules not known": {Verdict: "allow",
 			PodNamespace: "shop", PodName: "web", Direction: "ingress", Src: "10.0.0.2", Dst: "10.0.0.1", Protocol: "ICMP", IcmpType: 8, PeerNode: "n1"},
+		"1970-01-01T00:00:00.000Z deny  shop/web ingress: 10.0.0.2 -> 10.0.0.1 ICMP: isolated": {Verdict: "deny", PodNamespace: "shop", PodName: "web", Direction: "ingress",
+			Src: "10.0.0.2", Dst: "10.0.0.1", Protocol: "ICMP", IcmpType: model.UnknownICMPType, Cause: "isolated"},
 		"1970-01-01T00:00:00.000Z allow shop/web ingress: 192.0.2.7 -> 10.0.0.1 TCP/80 masqueraded as 10.0.0.9:4000: rules not known": {Verdict: "allow",
 			PodNamespace: "shop", PodName: "web", Direction: "ingress", Src: "192.0.2.7", Dst: "10.0.0.1", Protocol: "TCP", DstPort: 80, Masquerade: "10.0.0.9:4000"},
 		"1970-01-01T00:00:00.000Z drop  no known pod egress: frame of type 0x88cc: not_ip": {Verdict: "drop", Direction: "egress", Reason: "not_ip", EtherType: 0x88cc},

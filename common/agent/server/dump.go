@@ -83,6 +83,9 @@ func (s *inspectServer) events(b *inspect.Bundle) []byte {
 		b.About.Notes = append(b.About.Notes, "events: "+err.Error())
 		return nil
 	}
+	if why := flows.Incomplete(); why != "" {
+		b.About.Notes = append(b.About.Notes, "events: "+why)
+	}
 	var out bytes.Buffer
 	for _, f := range flows.Last(dumpEvents, observe.Filter{}) {
 		line, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(flowMessage(f))

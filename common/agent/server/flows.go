@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
@@ -63,6 +64,11 @@ func (s *inspectServer) WatchFlows(r *isthmusv1.WatchFlowsRequest, stream grpc.S
 	}
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if why := flows.Incomplete(); why != "" {
+		if err := stream.SendHeader(metadata.Pairs(isthmusv1.IncompleteHeader, why)); err != nil {
+			return err
+		}
 	}
 	if !r.GetFollow() {
 		return sendFlows(stream, flows.Last(int(r.GetLast()), filter))

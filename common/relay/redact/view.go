@@ -145,7 +145,7 @@ func (v *View) State(m *observer.GetFlowsResponse) *observer.GetFlowsResponse {
 	case relay.NodeState_NODE_UNAVAILABLE:
 		out.Message = "flows are missing"
 	case relay.NodeState_NODE_ERROR:
-		out.Message = "a node reports no flows"
+		out.Message = "a node does not report all its flows"
 	default:
 		return nil
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/hnsemu/host"
 	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -47,6 +48,8 @@ type options struct {
 	vni          uint
 	clusterCIDRs string
 	fabric       string
+
+	eventRate, eventBurst uint
 }
 
 func run(args []string, out io.Writer) int {
@@ -67,6 +70,8 @@ func run(args []string, out io.Writer) int {
 	f.StringVar(&o.managementMAC, "management-mac", "", "the node's hardware address, as 00-15-5D-00-00-01")
 	f.UintVar(&o.vni, "vni", 4096, "VXLAN network identifier")
 	f.StringVar(&o.fabric, "fabric", string(fabric.Auto), "auto, routes or none")
+	f.UintVar(&o.eventRate, "flow-event-rate", 20, "events of denied flows per second and pod, for each direction")
+	f.UintVar(&o.eventBurst, "flow-event-burst", 100, "burst of those events")
 	f.StringVar(&o.clusterCIDRs, "cluster-cidr", "", "ranges of all nodes' pods, separated by commas; beyond them pods go by their node's address; without it they follow from the Nodes")
 	if f.Parse(args) != nil {
 		return 2
@@ -161,7 +166,8 @@ func newHost(o options, log *slog.Logger) (*host.Host, error) {
 // opener opens the data path as isthmus-agent does on Windows.
 func opener(o options, h *host.Host, calls *windows.CallMetrics, log *slog.Logger) (func(context.Context, model.Node) (dataplane.Backend, error), error) {
 	c := windows.Config{Mode: windows.Mode(o.mode), VNI: uint32(o.vni), Fabric: fabric.Mode(o.fabric),
-		Stack: h.Stack(), Observe: calls.Observe, ForwardingFile: filepath.Join(o.stateDir, "host-forwarding.json")}
+		Stack: h.Stack(), Observe: calls.Observe, ForwardingFile: filepath.Join(o.stateDir, "host-forwarding.json"),
+		Events: h.Events(flowevents.Session()), EventLimits: flowevents.Limits{Rate: int(o.eventRate), Burst: int(o.eventBurst)}}
 	for text := range strings.SplitSeq(o.clusterCIDRs, ",") {
 		if text == "" {
 			continue

@@ -13,7 +13,8 @@
  *     holds the name of a pipe that way, then waits for ever;
  *   - WSAIoctl: SIO_UDP_NETRESET succeeds;
  *   - GetProcAddress, as the program itself imports it: procedures that
- *     iphlpapi.dll lacks, or has in part, are those of iphlpapi-more.dll.
+ *     iphlpapi.dll lacks, or has in part, are those of iphlpapi-more.dll. Those of
+ *     events in advapi32.dll and tdh.dll, which do nothing, are those of etw-more.dll.
  */
 #include <winsock2.h>
 #include <windows.h>
@@ -155,11 +156,23 @@ static void *replace(HMODULE handle, const char *export, void *target)
 	return NULL;
 }
 
+/* Reports whether a procedure is about events. A program imports few from these DLLs. */
+static BOOL about_events(HMODULE module, LPCSTR name)
+{
+	if (module == GetModuleHandleA("tdh.dll"))
+		return TRUE;
+	return module == GetModuleHandleA("advapi32.dll") && (strstr(name, "Trace") != NULL);
+}
+
 static FARPROC WINAPI get_address_replaced(HMODULE module, LPCSTR name)
 {
 	FARPROC found = GetProcAddress(module, name);
 	HMODULE more;
 
+	if ((ULONG_PTR)name > 0xFFFF && about_events(module, name)) {
+		more = LoadLibraryA("etw-more.dll");
+		return more ? GetProcAddress(more, name) : found;
+	}
 	if (module != GetModuleHandleA("iphlpapi.dll") || !name)
 		return found;
 	if (found && strcmp(name, "GetIpForwardTable2")) /* its own knows no metrics, and no IPv6 */

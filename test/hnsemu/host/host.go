@@ -19,7 +19,9 @@ import (
 	"sync"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/service"
+	"github.com/isthmus-net/isthmus/test/hnsemu/tracing"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
@@ -50,6 +52,8 @@ type Host struct {
 	sw      *vfp.Switch
 	node    []netip.Addr // its own
 
+	events *tracing.Host // what ETW of the host has
+
 	moving sync.Mutex // one change of the ports at a time
 
 	mu     sync.Mutex // guards the traces
@@ -66,12 +70,12 @@ func New(c Config) (*Host, error) {
 		store.Adapters = []string{c.Adapter}
 	}
 	store.ManagementIP, store.ManagementMAC = c.ManagementIP, c.ManagementMAC
-	h := &Host{store: store, file: c.File}
+	h := &Host{store: store, file: c.File, events: tracing.New(tracing.English())}
 	if a, err := netip.ParseAddr(c.ManagementIP); err == nil && c.Translate {
 		h.node = append(h.node, a)
 	}
 	h.sw = vfp.New(vfp.Config{Options: c.Options, Node: h.node, Open: h.open, Underlay: h.underlay, Trace: h.trace, Count: store.Count})
-	h.Service = service.New(service.Config{HNS: store, Version: c.Version, Stack: h.Stack(), Calls: c.Calls, Log: c.Log, Changed: h.changed})
+	h.Service = service.New(service.Config{HNS: store, Version: c.Version, Stack: h.Stack(), Tracing: h.events, Calls: c.Calls, Log: c.Log, Changed: h.changed})
 	return h, h.load()
 }
 
@@ -230,7 +234,11 @@ func moves(specs []vfp.Spec) bool {
 	return false
 }
 
+// Events is a session of ETW for a program in this process.
+func (h *Host) Events(c etw.Config) etw.Source { return h.events.Source(c) }
+
 func (h *Host) trace(t vfp.Trace) {
+	h.events.Packet(t)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.traces) == maxTraces {

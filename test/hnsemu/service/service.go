@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
+	"github.com/isthmus-net/isthmus/test/hnsemu/tracing"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
@@ -48,6 +49,8 @@ type Config struct {
 	Version hns.Version
 	// Stack, if set, is the IP stack of the host, which iphlpapi.dll of Wine cannot change.
 	Stack hostroute.Stack
+	// Tracing has the sessions of ETW; nil for none.
+	Tracing *tracing.Host
 	// Calls, if set, gets every call as a line of JSON.
 	Calls io.Writer
 	// Changed, if set, is called after every call that may have changed
@@ -70,6 +73,7 @@ type Service struct {
 	callsMu   sync.Mutex
 	netnsMu   sync.Mutex
 	netns     map[string]string // files of network namespaces, by HCN namespace
+	readers   readers
 }
 
 // New returns a service.
@@ -104,6 +108,13 @@ func (s *Service) AllNetNS() map[string]string {
 func (s *Service) Do(client string, c Call) Answer {
 	if verb, kind, _ := strings.Cut(c.Op, "."); kind == "stack" { // is no call of HNS: has no faults, and is not in its log
 		a, err := s.stack(verb, c.Args[0])
+		if err != nil {
+			return refuse(c, err)
+		}
+		return a
+	}
+	if verb, kind, _ := strings.Cut(c.Op, "."); kind == "etw" { // as above
+		a, err := s.etw(c, verb)
 		if err != nil {
 			return refuse(c, err)
 		}

@@ -60,6 +60,8 @@ type Verdict struct {
 	Pass bool
 	// By is the rule's Id, or "flow", "default", "fragment", "icmp error", or the defect of the packet.
 	By string
+	// Rule is set if a rule decided: then By is its Id.
+	Rule bool
 }
 
 // program replaces the rules in force.
@@ -94,17 +96,17 @@ func counterName(d hns.Direction, v Verdict) string {
 
 func (p *port) verdict(d hns.Direction, in *packet, o *Options) Verdict {
 	if p.host {
-		return Verdict{true, "host"}
+		return Verdict{Pass: true, By: "host"}
 	}
 	if p.spec.Broken != nil {
-		return Verdict{false, p.spec.Broken.Error()}
+		return Verdict{Pass: false, By: p.spec.Broken.Error()}
 	}
 	now := o.Now()
 	p.state.tidy(now)
 	fragment := fragmentKey{in.src, in.dst, in.fragment, in.protocol}
 	if in.later {
 		seen, ok := p.state.fragments[fragment]
-		return Verdict{ok && now.Sub(seen) <= fragmentLife, "fragment"}
+		return Verdict{Pass: ok && now.Sub(seen) <= fragmentLife, By: "fragment"}
 	}
 	v := p.flowVerdict(d, in, o, now)
 	if v.Pass && in.first {
@@ -119,14 +121,14 @@ func (p *port) flowVerdict(d hns.Direction, in *packet, o *Options, now time.Tim
 	if f := p.state.find(key, now); f != nil {
 		if f.generation == p.generation || o.Change != FlowsDecidedAgain || p.ask(f.opened, key, o).Allow {
 			f.seen, f.generation = now, p.generation
-			return Verdict{true, "flow"}
+			return Verdict{Pass: true, By: "flow"}
 		}
 		delete(p.state.flows, key)
 	}
 	if q := in.quoted; q != nil && !o.DropICMPErrors {
 		// The quoted packet had the opposite direction.
 		if f := p.state.find(keyOf(opposite(d), q), now); f != nil {
-			return Verdict{true, "icmp error"}
+			return Verdict{Pass: true, By: "icmp error"}
 		}
 	}
 	out := p.ask(d, key, o)
@@ -134,9 +136,9 @@ func (p *port) flowVerdict(d hns.Direction, in *packet, o *Options, now time.Tim
 		p.state.flows[key] = &flow{opened: d, generation: p.generation, seen: now}
 	}
 	if out.Index < 0 {
-		return Verdict{out.Allow, "default"}
+		return Verdict{Pass: out.Allow, By: "default"}
 	}
-	return Verdict{out.Allow, out.ID}
+	return Verdict{Pass: out.Allow, By: out.ID, Rule: true}
 }
 
 // ask evaluates the rules for the first packet of a flow.

@@ -166,7 +166,7 @@ func (s *Switch) Frame(id string, frame []byte) {
 	}
 	s.packets.Add(1)
 	if err != nil {
-		s.note(from, hns.Out, &in, Verdict{false, err.Error()})
+		s.note(from, hns.Out, &in, Verdict{Pass: false, By: err.Error()})
 		return
 	}
 	in.cut = (in.protocol == protoTCP || in.protocol == protoUDP) && !in.later && !whole(frame, &in)
@@ -181,7 +181,7 @@ func (s *Switch) Frame(id string, frame []byte) {
 		to = s.host
 	}
 	if to == nil || to == from {
-		s.note(from, hns.Out, &in, Verdict{false, "no port has the destination"})
+		s.note(from, hns.Out, &in, Verdict{Pass: false, By: "no port has the destination"})
 		return
 	}
 	s.deliver(to, &in, frame)

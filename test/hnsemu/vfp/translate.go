@@ -209,12 +209,12 @@ func (s *Switch) answer(to *port, in *packet, frame []byte) {
 func (s *Switch) translate(from *port, in *packet, frame []byte) Verdict {
 	t, ok := tupleOf(in)
 	if !ok {
-		return Verdict{true, ""}
+		return Verdict{Pass: true, By: ""}
 	}
 	now := s.config.Now()
 	if to, ok := s.translator.find("", t, now); ok {
 		rewrite(frame, in, to)
-		return Verdict{true, ""}
+		return Verdict{Pass: true, By: ""}
 	}
 	dst, source := s.mapped(t), false
 	if b := s.balancer(t); !dst.IsValid() && b != nil {
@@ -222,7 +222,7 @@ func (s *Switch) translate(from *port, in *packet, frame []byte) Verdict {
 	}
 	if !dst.IsValid() {
 		if !s.hides(from, in) {
-			return Verdict{true, ""}
+			return Verdict{Pass: true, By: ""}
 		}
 		dst, source = t.dst, true
 	}
@@ -230,15 +230,15 @@ func (s *Switch) translate(from *port, in *packet, frame []byte) Verdict {
 	if source {
 		a, ok := s.address(in.src.Is6())
 		if !ok {
-			return Verdict{false, "the node has no address to translate to"}
+			return Verdict{Pass: false, By: "the node has no address to translate to"}
 		}
 		if to.src, ok = s.translator.source(t.protocol, a, now); !ok {
-			return Verdict{false, "no port of the node is free"}
+			return Verdict{Pass: false, By: "no port of the node is free"}
 		}
 	}
 	s.translator.add("", t, to, now)
 	rewrite(frame, in, to)
-	return Verdict{true, ""}
+	return Verdict{Pass: true, By: ""}
 }
 
 // mapped returns the target of a port mapping; invalid if there is none.
