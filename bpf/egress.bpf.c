@@ -48,6 +48,9 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
  * pods and decide the packets there. Set by the loader. */
 const volatile bool handover;
 
+/* Whether the node observes all its pods. Set by the loader. */
+const volatile bool observe_node;
+
 /* No verdict, because the slot does not exist. No counter, because the flow is not new. */
 #define NO_VERDICT -1
 #define NO_COUNTER -1
@@ -180,14 +183,26 @@ __noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, i
 	return DENY;
 }
 
-/* Counts a drop that is not a verdict of policy, and emits an event. Returns false. */
+/* Reports whether the pod of a slot is observed, or with NO_SLOT whether all pods are. */
+static __always_inline bool slot_observed(__u32 index)
+{
+	struct slot *slot;
+
+	if (!foreign || index == NO_SLOT)
+		return foreign && observe_node;
+	slot = bpf_map_lookup_elem(&slots, &index);
+	return slot && observed(slot->table);
+}
+
+/* Counts a drop that is not a verdict of policy, and emits an event. Returns whether the packet
+ * passes all the same, because its pod is observed. */
 static __always_inline bool reject(const struct view *v, __u32 slot, const struct flow *flow, bool v6, __u32 reason)
 {
 	__u32 egress = slot != NO_SLOT ? EVENT_EGRESS : 0;
 
 	count_bytes(v->len, reason);
 	emit_event(flow, slot, NULL, EVENT(reason, egress | (v6 ? EVENT_V6 : 0), 0), NULL);
-	return false;
+	return slot_observed(slot);
 }
 
 /* Decides a packet by its record. Returns whether the packet may continue. */
@@ -196,7 +211,7 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	struct flow to = {};
 	struct slot slot = {};
 	struct end service = {};
-	bool translated;
+	bool translated, passes;
 	int verdict, id;
 
 	if ((v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
@@ -210,16 +225,19 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	verdict = evaluate(r->slot, &slot, &to, v6);
 	if (verdict == NO_VERDICT)
 		return reject(v, r->slot, &r->flow, v6, DROP_UNMARKED);
-	id = verdict == ALLOW ? store_allowed(r, &to, &slot, v->len, v6) : store_denied(r, &slot, v6);
+	passes = verdict == ALLOW || observed(slot.table);
+	id = passes ? store_allowed(r, &to, &slot, v->len, v6) : store_denied(r, &slot, v6);
+	if (passes && verdict == DENY && id == COUNT_EGRESS_ALLOW)
+		id = COUNT_EGRESS_DENY;
 	if (id != NO_COUNTER) {
 		service.addr = r->flow.dst;
 		service.port = r->flow.dst_port;
 		count_bytes(v->len, id);
 		emit_event(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &service : NULL);
 	}
-	if (verdict == ALLOW && translated)
+	if (passes && translated)
 		retire_fast_path(&to, v6);
-	return verdict == ALLOW;
+	return passes;
 }
 
 /* Reports whether the packet of a pod may continue. */

@@ -51,6 +51,8 @@ static __always_inline enum outcome evaluate_early(struct __sk_buff *skb, struct
 			verdict = evaluate(skb, l, p);
 	}
 	if (verdict == DENY) {
+		if (observed(l->slot.table))
+			return ACT_PASS; /* evaluate_new_role reports the flow, if it is new */
 		if (event_limited(&l->index, dir * 2 + DENY))
 			count(skb, dir * 2 + DENY);
 		else
@@ -237,12 +239,14 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 	if (!e)
 		return drop(skb, &d.local, NULL, DROP_NO_ENDPOINT);
 	d.local.index = e->slot;
+	if (foreign)
+		read_slot(&d.local); /* every drop depends on it */
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return drop(skb, &d.local, NULL, DROP_MALFORMED);
 	if (from_pod && !equal_mac(eth->h_source, e->mac))
 		return drop(skb, &d.local, NULL, DROP_SPOOFED);
 	if (foreign && !from_pod && for_another(eth, e))
-		return TC_ACT_SHOT;
+		return observed(d.local.slot.table) ? PASS : TC_ACT_SHOT;
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		return police_ip(skb, &d, e, false, from_pod);
@@ -300,6 +304,7 @@ const struct shared_types {
 	enum role role;
 	enum row_number row_number;
 	enum slot_number slot_number;
+	enum table_flag table_flag;
 } *shared_types __attribute__((unused));
 
 /* bpf_fib_lookup and the connection tracking kfuncs are GPL-only: the kernel loads a program

@@ -26,6 +26,8 @@ type Config struct {
 	// PolicyOnly enforces policy on interfaces that another CNI plugin made, and does nothing else. The fields
 	// Uplink, Fabric, Forwarding and HostPortsFromNode have no meaning then.
 	PolicyOnly bool
+	// ObserveNode passes packets that the programs would drop without knowing their pod. PolicyOnly only.
+	ObserveNode bool
 	// StateDir is the directory of the registry of such interfaces.
 	StateDir string
 	// Uplink is the interface to other nodes. Empty means the interface of the default route.
@@ -92,7 +94,7 @@ func (c Config) Validate() error {
 // settings returns the parameters of the programs.
 func (c Config) settings() loader.Settings {
 	s := loader.Settings{Timeouts: c.Timeouts, Events: c.Events, Direct: c.Forwarding == fastpath.Direct && !c.PolicyOnly,
-		Foreign: c.PolicyOnly, Tracking: c.Tracking}
+		Foreign: c.PolicyOnly, ObserveNode: c.ObserveNode, Tracking: c.Tracking}
 	if c.Fabric.Mode.Tunnels() && !c.PolicyOnly {
 		s.Tunnel = loader.Tunnel{Port: c.Fabric.Port, VNI: c.Fabric.VNI}
 	}

@@ -121,7 +121,11 @@ func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd
 	if err := b.ends.Put(spec.ID, end); err != nil {
 		return err
 	}
-	slot, err := b.layout.AddSlot(spec.ID)
+	add := b.layout.AddSlot
+	if spec.Observed {
+		add = b.layout.AddObservedSlot
+	}
+	slot, err := add(spec.ID)
 	if err != nil {
 		return err
 	}

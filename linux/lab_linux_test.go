@@ -43,6 +43,8 @@ type lab struct {
 	pieces  int // of idle work since there was none
 	// plugin, if set, makes the interfaces of pods, and the backend only enforces policy.
 	plugin plugin
+	// observe says which pods are observed.
+	observe model.Observation
 	// change, if set, changes the configuration.
 	change func(*linux.Config)
 	log    io.Writer // nil: discard
@@ -187,7 +189,7 @@ func (l *lab) addHere(name string, n byte) error {
 		}
 	}
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
-		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name], HostPorts: l.ports[name]}
+		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name], HostPorts: l.ports[name], Observed: l.observe.Observes(nil)}
 	_, err := l.backend.AddEndpoint(context.Background(), spec)
 	if err == nil {
 		l.local[spec.ID] = compile.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
@@ -229,7 +231,7 @@ func (l *lab) tryApply(policies ...*model.Policy) error {
 		if l.state != nil {
 			previous = l.state
 		}
-		l.state, _ = compile.Once(compile.Input{Snapshot: l.cluster, Node: "node", Endpoints: l.local, Previous: previous})
+		l.state, _ = compile.Once(compile.Input{Snapshot: l.cluster, Node: "node", Endpoints: l.local, Previous: previous, Observe: l.observe})
 		l.refused, err = l.backend.Apply(context.Background(), l.state)
 		return err
 	})

@@ -27,25 +27,30 @@ func (l *lab) takeEvents() []string {
 	all := make(map[string]bool)
 	l.must(l.backend.Watch(ctx, func(list []model.FlowEvent) {
 		for _, e := range list {
-			what := e.Verdict.String()
-			if e.Drop != model.NotDropped {
-				what = e.Drop.String()
-			}
-			to := fmt.Sprintf("%s %s/%d", e.Dst, e.Protocol, e.DstPort)
-			if e.Service.IsValid() {
-				to += " as " + e.Service.String()
-			}
-			why := "not known"
-			if e.Cause != nil {
-				why = e.Cause.String()
-			}
 			if ago := time.Since(e.Time); ago < 0 || ago > time.Minute {
 				l.t.Errorf("an event %s ago", ago)
 			}
-			all[fmt.Sprintf("%s: %s of %s from %s to %s: %s", e.Pod.Name, what, e.Direction, e.Src, to, why)] = true
+			all[eventText(e)] = true
 		}
 	}))
 	return slices.Sorted(maps.Keys(all))
+}
+
+// eventText returns an event as text without the source port.
+func eventText(e model.FlowEvent) string {
+	what := e.Verdict.String()
+	if e.Drop != model.NotDropped {
+		what = e.Drop.String()
+	}
+	to := fmt.Sprintf("%s %s/%d", e.Dst, e.Protocol, e.DstPort)
+	if e.Service.IsValid() {
+		to += " as " + e.Service.String()
+	}
+	why := "not known"
+	if e.Cause != nil {
+		why = e.Cause.String()
+	}
+	return fmt.Sprintf("%s: %s of %s from %s to %s: %s", e.Pod.Name, what, e.Direction, e.Src, to, why)
 }
 
 // emits checks that exactly these events occurred.

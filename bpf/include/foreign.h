@@ -2,17 +2,13 @@
 #pragma once
 
 #include "maps.h"
+#include "mode.h"
 #include "parse.h"
 
 /* Interfaces that another CNI plugin made: veth pairs that the host routes to, and ports of a
  * bridge. On a bridge, frames between pods do not pass the host's IP stack. Each frame to a pod
  * must therefore be meant for that pod, and each frame that waits for a verdict after DNAT must
- * go to the host. The programs are compiled twice, so those of other nodes lack this code. */
-#ifdef FOREIGN
-#define foreign true
-#else
-#define foreign false
-#endif
+ * go to the host. */
 
 /* The bit of the mark that the VPC CNI plugin of AWS owns. Marks of packets from foreign
  * interfaces do not use it. */

@@ -64,7 +64,7 @@ static __always_inline void count_and_report(struct __sk_buff *skb, const struct
 }
 
 /* Drops a packet and counts the reason. p is NULL if the frame was not parsed; the event then
- * has only the EtherType. */
+ * has only the EtherType. A packet of a pod that is observed passes. */
 __noinline int drop(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, __u32 reason)
 {
 	if (!l)
@@ -73,9 +73,9 @@ __noinline int drop(struct __sk_buff *skb, const struct pod_ctx *l, const struct
 		count_and_report(skb, l, p, reason);
 	} else {
 		count(skb, reason);
-		emit_event(NULL, l->index, NULL, EVENT(reason, l->from_pod ? EVENT_EGRESS : 0, bpf_ntohs(skb->protocol)), NULL);
+		emit_event(NULL, l->index, foreign ? &l->slot : NULL, EVENT(reason, l->from_pod ? EVENT_EGRESS : 0, bpf_ntohs(skb->protocol)), NULL);
 	}
-	return TC_ACT_SHOT;
+	return observed(l->slot.table) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
 /* Reads table and epoch of the slot. Returns false if the slot does not exist. */

@@ -153,12 +153,15 @@ static __always_inline __u8 role_of(const struct pod_ctx *l)
 	return l->host ? ROLE_ACCEPTED | ROLE_OF_HOST : ROLE_ACCEPTED;
 }
 
-/* Returns the verdict on a new role, and counts it as a verdict on a new flow. */
+/* Returns the verdict on a new role, and counts it as a verdict on a new flow. For a pod that is
+ * observed, a denial is counted and reported, but the flow is allowed. */
 static __always_inline __u8 evaluate_new_role(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	__u8 verdict = l->allowed ? ALLOW : evaluate(skb, l, p);
 
 	count_and_report(skb, l, p, dir * 2 + verdict);
+	if (observed(l->slot.table))
+		verdict = ALLOW;
 	return verdict;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "maps.h"
+#include "mode.h"
 #include "parse.h"
 
 /* Returns the class of a remote address, with PEER_POD: that of its own entry, else of the
@@ -55,7 +56,7 @@ static __always_inline __u32 class_of_port(__u8 protocol, __u16 port)
 /* Returns the verdict of a table on a new flow between its pod and a class of addresses. */
 static __always_inline __u8 table_verdict(__u32 table, enum direction dir, __u32 peer, __u8 protocol, __u16 port)
 {
-	struct verdict_key key = { .table = table, .peer = (peer & ~PEER_POD) * 2 + dir };
+	struct verdict_key key = { .table = table_number(table), .peer = (peer & ~PEER_POD) * 2 + dir };
 	struct verdict_row *found = bpf_map_lookup_elem(&verdicts, &key);
 	__u32 class, index;
 	struct row *row;

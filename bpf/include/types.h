@@ -62,8 +62,13 @@ struct counter {
 /* The table that an endpoint uses. The agent writes it as one 64-bit word, so a packet sees
  * either the old pair or the new pair. An epoch is never reused, for any endpoint. */
 struct slot {
-	__u32 table; /* bits 0 and 1: verdict of unlisted classes, by direction */
+	__u32 table; /* bits 0 and 1: verdict of unlisted classes, by direction; enum table_flag */
 	__u32 epoch;
+};
+
+enum table_flag {
+	TABLE_OBSERVED = 1u << 31, /* the pod of the slot is observed, see mode.h; not part of the
+				    * number of the table */
 };
 _Static_assert(sizeof(struct slot) == 8, "written as one word");
 

@@ -22,12 +22,13 @@ import (
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink, cfg.Fabric, cfg.Step = o.bpffs, o.uplink, o.fabric, step
-	cfg.PolicyOnly, cfg.StateDir = o.mode == modePolicy, o.stateDir
+	cfg.PolicyOnly, cfg.StateDir = o.besides(), o.stateDir
+	cfg.ObserveNode = o.mode == modeObserve
 	cfg.MapEntries = o.mapEntries
 	cfg.Events = flowEvents(&o.flows)
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
 	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
-		if o.mode == modePolicy && o.otherEngine == engineRefuse {
+		if o.besides() && o.otherEngine == engineRefuse {
 			if err := refuseEngines(); err != nil {
 				return nil, err
 			}

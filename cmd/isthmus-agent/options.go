@@ -21,6 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
@@ -86,7 +87,23 @@ type options struct {
 const (
 	modeFull   = "full"
 	modePolicy = "policy"
+	// modeObserve is modePolicy, but packets of pods pass unless their namespace asks for enforcement.
+	modeObserve = "observe"
 )
+
+// besides reports whether another CNI plugin makes the interfaces of pods.
+func (o *options) besides() bool { return o.mode == modePolicy || o.mode == modeObserve }
+
+// observation returns which pods are observed.
+func (o *options) observation() model.Observation {
+	switch o.mode {
+	case modePolicy:
+		return model.ObserveSome
+	case modeObserve:
+		return model.ObserveAll
+	}
+	return model.ObserveNone
+}
 
 // The values of --other-engine.
 const (
@@ -172,7 +189,7 @@ func (o *options) register(f *pflag.FlagSet) {
 // registerNode declares the flags about directories, sockets and logs of the node.
 func (o *options) registerNode(f *pflag.FlagSet) {
 	o.fabric = fabric.Defaults()
-	f.StringVar(&o.mode, "mode", modeFull, "full (Isthmus makes the interfaces of pods), or on Linux policy (another CNI plugin makes them, Isthmus only enforces policy)")
+	f.StringVar(&o.mode, "mode", modeFull, "full (Isthmus makes the interfaces of pods), or on Linux policy (another CNI plugin makes them, Isthmus only enforces policy) or observe (as policy, but nothing is dropped, only reported)")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
 	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; a stopping agent takes up to 15 s")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
@@ -205,7 +222,7 @@ func defaultPlugin() string {
 // installation returns what to install, and whether the flags request it.
 func (o *options) installation() (install.Config, bool) {
 	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket,
-		Chained: o.mode == modePolicy}, o.cniBinDir != "" || o.cniConfDir != ""
+		Chained: o.besides()}, o.cniBinDir != "" || o.cniConfDir != ""
 }
 
 // limitFlag is one of the compiler's limits.
@@ -359,14 +376,14 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch {
-	case o.mode != modeFull && o.mode != modePolicy:
-		wrong("--mode %q: give full or policy", o.mode)
-	case o.mode == modePolicy && goos != "linux":
-		wrong("--mode policy: policy on interfaces of another CNI plugin is not supported on %s: give full", goos)
-	case o.mode == modePolicy:
+	case o.mode != modeFull && !o.besides():
+		wrong("--mode %q: give full, policy or observe", o.mode)
+	case o.besides() && goos != "linux":
+		wrong("--mode %s: policy on interfaces of another CNI plugin is not supported on %s: give full", o.mode, goos)
+	case o.besides():
 		for _, name := range fullOnly {
 			if f.Changed(name) {
-				wrong("--%s has no meaning with --mode=policy: the other CNI plugin decides it: remove it", name)
+				wrong("--%s has no meaning with --mode=%s: the other CNI plugin decides it: remove it", name, o.mode)
 			}
 		}
 	}

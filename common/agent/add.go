@@ -286,7 +286,7 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	}
 	defer cancel()
 	l.step("add.attach")
-	e.attachment, err = l.backend.AddEndpoint(ctx, e.spec())
+	e.attachment, err = l.backend.AddEndpoint(ctx, l.spec(e))
 	if err != nil {
 		l.rollBack(e)
 		return nil, dataPathError(err, "attach pod %s", a.pod())

@@ -146,3 +146,28 @@ func TestAdoptionFails(t *testing.T) {
 		})
 	}
 }
+
+// On a node that observes, adopted pods lose no packet: neither before policy is applied, nor because their address
+// may be that of another pod. Namespaces decide otherwise for their pods.
+func TestAdoptObserved(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.fake.SetInterfaces(made("5:2", 0))
+		r.noPool, r.change = true, func(c *agent.Config) { c.PolicyOnly, c.Observe = true, model.ObserveAll }
+		r.start()
+		r.agent.Publish(running(1))
+		time.Sleep(time.Second)
+		r.wantAttached(1)
+		for _, id := range r.attached() {
+			if before, after := r.fake.Observed(model.EndpointID(id)); !before || !after {
+				t.Errorf("endpoint %s is observed %t when it is attached, %t under policy; want both", id, before, after)
+			}
+		}
+		r.fake.SetInterfaces(made("6:2", 0)) // the address is on another interface now
+		time.Sleep(3 * time.Second)
+		all, err := r.fake.Interfaces(context.Background())
+		if err != nil || len(all) != 1 || all[0].Closed {
+			t.Errorf("interfaces %+v, %v; want one that is open", all, err)
+		}
+		r.end()
+	})
+}

@@ -36,6 +36,8 @@ type Config struct {
 	// PolicyOnly makes the agent enforce policy on interfaces that another CNI plugin made. It then allocates
 	// no addresses.
 	PolicyOnly bool
+	// Observe says which pods are observed. It must be ObserveNone without PolicyOnly.
+	Observe model.Observation
 	// Quarantine is the minimum time between release and reuse of an address.
 	Quarantine time.Duration
 	// ReservedHostPorts are ports of the node that pods cannot use as host ports.

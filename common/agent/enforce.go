@@ -79,7 +79,7 @@ func (l *loop) enforce(joining []*entry) error {
 	began := time.Now()
 	defer func() { f.cost = time.Since(began) }()
 	state, unsupported := f.compiler.Compile(compile.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
-		Endpoints: l.endpoints(joining), Previous: f.found, Limits: l.cfg.Limits})
+		Endpoints: l.endpoints(joining), Previous: f.found, Limits: l.cfg.Limits, Observe: l.cfg.Observe})
 	f.found = nil // the compiler now has the newer State
 	l.agent.meter.Compiled(began)
 

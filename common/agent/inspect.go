@@ -102,6 +102,8 @@ type EndpointStatus struct {
 	Problems []string
 	// Unenforced is true if packets of the pod may pass without a decision, or cannot pass at all.
 	Unenforced bool
+	// Observed is true if packets of the pod pass, and events report what policy would drop.
+	Observed bool
 	// Bandwidth is zero if the interface has no limits.
 	Bandwidth model.Bandwidth
 }
@@ -145,7 +147,8 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	d := EndpointStatus{ID: e.ID(), Pod: e.Pod(), HostIfName: e.attachment.HostIfName, Addresses: slices.Clone(e.IPs), Bandwidth: e.Bandwidth}
 	id := e.ID()
 	if l.enforced.covered[id] {
-		d.Table = l.enforced.inForce.Policy.Endpoints[id].Table.String()
+		in := l.enforced.inForce.Policy.Endpoints[id]
+		d.Table, d.Observed = in.Table.String(), in.Observed
 	}
 	if e.problem != nil {
 		d.Problems = append(d.Problems, oneLine(e.problem))

@@ -68,7 +68,7 @@ func newViewCollector(a *Agent) *viewCollector {
 		denied:      desc("deny_list_entries", "Deny list entries in force.", "family"),
 		denyDevices: desc("deny_list_device", "Always 1; an uplink that enforces deny lists with XDP, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
 		pathModes:   desc("data_path", "Modes of the parts of the data path; the value counts the pods, uplinks or remote pod ranges in that mode, or is 1.", "part", "mode"),
-		flows:       desc("flow_events_total", "Flow events that the agent has received, by verdict: allow, deny or drop. Windows shows denied flows only, so there is no allow on its nodes.", "verdict"),
+		flows:       desc("flow_events_total", "Flow events that the agent has received, by verdict: allow, deny, drop or observe. Windows shows denied flows only, so there is no allow on its nodes.", "verdict"),
 		missedFlows: desc("flow_events_missed_total", "Flow events that were not delivered: over the rate limit of a pod (limited), not read in time (lost), or skipped for a slow client (slow_reader).", "reason"),
 		pool:        desc("endpoint_pool", "Endpoints that are prepared for pods to come, by state: ready, preparing, and wanted, the sum that the agent aims at.", "state"),
 		poolAdds:    desc("endpoint_pool_adds_total", "Pods that a prepared endpoint could serve, by result: hit, or miss if none with their DNS settings was ready.", "result"),

@@ -108,7 +108,7 @@ func (l *loop) adopt(e *entry) {
 	ctx, cancel := l.opContext()
 	defer cancel()
 	l.step("adopt")
-	attachment, err := l.backend.AddEndpoint(ctx, e.spec())
+	attachment, err := l.backend.AddEndpoint(ctx, l.spec(e))
 	if err == nil {
 		if e.problem != nil || !e.attached {
 			l.enforced.now()
@@ -191,7 +191,23 @@ func (l *loop) sorted() []*entry {
 	return all
 }
 
-// spec returns the attachment that the data path should have.
+// spec returns the attachment that the data path should have now.
+func (l *loop) spec(e *entry) dataplane.EndpointSpec {
+	s := e.spec()
+	s.Observed = l.observes(e.Namespace)
+	return s
+}
+
+// observes reports whether pods of a namespace are observed.
+func (l *loop) observes(namespace string) bool {
+	if l.snapshot == nil {
+		return false
+	}
+	ns, _ := l.snapshot.Namespaces.Get(namespace)
+	return l.cfg.Observe.Observes(ns)
+}
+
+// spec returns the attachment without what the cluster decides.
 func (e *entry) spec() dataplane.EndpointSpec {
 	dns, _ := e.DNS.Usable()
 	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs,
@@ -247,6 +263,9 @@ func (l *loop) adoptPods() {
 		return slices.ContainsFunc(l.pending, func(add *addition) bool { return add.pod() == p })
 	})
 	for _, c := range r.Close {
+		if l.observes(c.Pod.Namespace) {
+			continue
+		}
 		l.log.Warn("close an interface: its address is that of a pod whose interface was another", "interface", c.Interface.Name, "claim", c.Claim)
 		l.step("adoption.close")
 		if err := finder.CloseInterface(ctx, c.Interface.Handle, c.Claim); err != nil {
@@ -328,7 +347,7 @@ func (l *loop) adoptPod(m adoption.Match) (*entry, error) {
 	defer cancel()
 	l.step("adoption.attach")
 	var err error
-	if e.attachment, err = l.backend.AddEndpoint(ctx, e.spec()); err != nil {
+	if e.attachment, err = l.backend.AddEndpoint(ctx, l.spec(e)); err != nil {
 		l.rollBack(e)
 		return nil, dataPathError(err, "attach pod %s", e.Pod())
 	}

@@ -46,7 +46,7 @@ func (l *loop) mustQueue(a *addition) bool {
 // start lets the data path make an attachment. The context bounds that; cancel releases it.
 func (l *loop) start(ctx context.Context, cancel context.CancelFunc, s dataplane.Starter, e *entry, a *addition) (*entry, error) {
 	l.step("add.attach")
-	finish, err := s.StartEndpoint(ctx, e.spec(), func() {
+	finish, err := s.StartEndpoint(ctx, l.spec(e), func() {
 		select {
 		case l.agent.requests <- func(l *loop) { l.finishStart(e) }:
 		case <-l.agent.done:

@@ -161,6 +161,8 @@ type EndpointSpec struct {
 	// DNS configures the pod's resolver. It is zero unless Features has DNS, or if the runtime passed none:
 	// the pod then has the resolver of its node.
 	DNS model.DNS
+	// Observed: the packets of the pod pass before the first Apply names it, too. See model.EndpointState.
+	Observed bool
 }
 
 // Attachment is what AddEndpoint created.

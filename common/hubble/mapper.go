@@ -109,13 +109,13 @@ func (m *Mapper) uuid() string {
 
 // outcome sets what happened and why.
 func (m *Mapper) outcome(out *flow.Flow, f *observe.Flow) {
-	switch f.Outcome() {
-	case observe.Dropped:
+	switch {
+	case f.Drop != model.NotDropped:
 		reason := dropReasons[f.Drop]
 		out.Verdict, out.DropReasonDesc = flow.Verdict_DROPPED, reason
 		out.EventType = &flow.CiliumEventType{Type: eventDrop, SubType: int32(reason)}
 		out.Summary = f.Drop.String()
-	case observe.Denied:
+	case f.Verdict == model.Deny:
 		out.Verdict, out.DropReasonDesc = flow.Verdict_DROPPED, flow.DropReason_POLICY_DENIED
 		out.EventType = &flow.CiliumEventType{Type: eventPolicyVerdict, SubType: int32(flow.DropReason_POLICY_DENIED)}
 		out.IsReply = wrapperspb.Bool(false)
@@ -130,6 +130,9 @@ func (m *Mapper) outcome(out *flow.Flow, f *observe.Flow) {
 		if c := f.Cause; c != nil && c.Reason == model.ReasonRule {
 			out.PolicyMatchType = matchL3L4
 		}
+	}
+	if f.Observed {
+		out.Verdict = flow.Verdict_AUDIT
 	}
 	if f.Cause != nil {
 		out.Summary = f.Cause.String()

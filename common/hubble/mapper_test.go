@@ -90,6 +90,8 @@ func TestMapOutcomes(t *testing.T) {
 		"allowed ingress":      {func(f *observe.Flow) { f.Verdict, f.Direction = model.Allow, model.Ingress }, "FORWARDED 5/0 match 2 ingress+guard"},
 		"denied ingress":       {func(f *observe.Flow) { f.Direction, f.Cause = model.Ingress, isolated }, "DROPPED 5/133 match 0 ingress-web"},
 		"denied egress":        {func(f *observe.Flow) { f.Cause = rule }, "DROPPED 5/181 match 2 egress-guard"},
+		"observed denial":      {func(f *observe.Flow) { f.Cause, f.Observed = rule, true }, "AUDIT 5/181 match 2 egress-guard"},
+		"observed drop":        {func(f *observe.Flow) { f.Drop, f.Observed = model.DropSpoofed, true }, "AUDIT 1/132 match 0"},
 		"dropped with a cause": {func(f *observe.Flow) { f.Drop = model.DropSpoofed }, "DROPPED 1/132 match 0"},
 	} {
 		f := denied()

@@ -19,6 +19,8 @@ type FlowEvent struct {
 	// Verdict is the verdict of policy, unless Drop names another reason.
 	Verdict Verdict
 	Drop    DropReason
+	// Observed: the packet passed in spite of Verdict and Drop, because the pod is observed.
+	Observed bool
 	// Src and Dst are invalid if the packet has no addresses, or parsing stopped before them. Ports are
 	// those of TCP, UDP and SCTP, the identifier of ICMP echo, or 0.
 	Src, Dst         netip.Addr
@@ -44,7 +46,7 @@ type FlowEvent struct {
 // UnknownICMPType is the Detail of an ICMP message whose type the data path does not report. Types are below it.
 const UnknownICMPType = 256
 
-// Denied reports whether the packet was denied or dropped.
+// Denied reports whether the packet was denied or dropped, or would have been if its pod were not observed.
 func (e *FlowEvent) Denied() bool { return e.Drop != NotDropped || e.Verdict == Deny }
 
 // Remote returns the address of the remote end, seen from the pod.

@@ -38,6 +38,8 @@ type Namespace struct {
 	// AllowedIPs are the addresses and ranges that its pods may request, comma-separated as written. If
 	// empty they may request none.
 	AllowedIPs string
+	// Enforcement is the value of AnnotationEnforcement, as written.
+	Enforcement string
 }
 
 // NamedPort is a container port with a name. A pod may use one name for

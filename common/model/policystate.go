@@ -100,6 +100,8 @@ type EndpointState struct {
 	// IPs are the endpoint's own addresses; traffic between them is not policed.
 	IPs   []netip.Addr
 	Table TableID
+	// Observed: the data path reports the verdicts of the Table, but drops nothing.
+	Observed bool
 }
 
 // PrefixClass gives the class of the addresses in a prefix that have neither their own entry nor a longer

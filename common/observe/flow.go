@@ -14,19 +14,22 @@ import (
 type Outcome uint8
 
 // Allowed and Denied are verdicts of policy. Dropped means that the packet was dropped for another reason.
+// Observed means that the packet passed, although policy denies it or there is another reason to drop it: its pod is
+// observed.
 const (
 	Allowed Outcome = iota
 	Denied
 	Dropped
+	Observed
 )
 
 // outcomes are the names of all outcomes, as in requests, metrics and output.
-var outcomes = []string{Allowed: "allow", Denied: "deny", Dropped: "drop"}
+var outcomes = []string{Allowed: "allow", Denied: "deny", Dropped: "drop", Observed: "observe"}
 
 // Outcomes returns all outcomes.
-func Outcomes() []Outcome { return []Outcome{Allowed, Denied, Dropped} }
+func Outcomes() []Outcome { return []Outcome{Allowed, Denied, Dropped, Observed} }
 
-// String returns "allow", "deny" or "drop".
+// String returns "allow", "deny", "drop" or "observe".
 func (o Outcome) String() string { return outcomes[o] }
 
 // ParseOutcome parses the result of Outcome.String.
@@ -58,6 +61,8 @@ type Flow struct {
 // Outcome returns what happened to the packet.
 func (f *Flow) Outcome() Outcome {
 	switch {
+	case f.Observed:
+		return Observed
 	case f.Drop != model.NotDropped:
 		return Dropped
 	case f.Verdict == model.Deny:

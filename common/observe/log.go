@@ -44,8 +44,11 @@ func logDenied(log *slog.Logger, f *Flow) {
 	pod("peer", f.Peer)
 	add("peer node", f.PeerNode)
 	message := "flow denied"
-	if f.Outcome() == Dropped {
+	switch f.Outcome() {
+	case Dropped:
 		message = "flow dropped"
+	case Observed:
+		message = "flow observed"
 	}
 	log.Info(message, attrs...)
 }

@@ -67,7 +67,7 @@ func TestParseFilter(t *testing.T) {
 		outcomes []string
 	}{
 		`pod "web": give its namespace too`:            {pod: "web"},
-		`verdict "maybe": give allow, deny, drop`:      {outcomes: []string{"drop", "maybe"}},
+		`verdict "maybe": give allow, deny, drop, observe`: {outcomes: []string{"drop", "maybe"}},
 		`verdict "` + strings.Repeat("x", 61) + `..."`: {outcomes: []string{strings.Repeat("x", 65)}},
 	} {
 		if _, err := ParseFilter("", c.pod, c.outcomes); err == nil || !strings.HasPrefix(err.Error(), want) {

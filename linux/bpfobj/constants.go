@@ -59,6 +59,9 @@ const (
 	NoSlot = uint32(PodSlotNumberNO_SLOT)
 )
 
+// TableObserved is the bit of PodSlot.Table that marks a pod whose policy is observed.
+const TableObserved = uint32(PodTableFlagTABLE_OBSERVED)
+
 // PeerPod is the bit of PodPeerClass.Class that marks the address of a pod.
 const PeerPod = uint32(PodClassFlagPEER_POD)
 

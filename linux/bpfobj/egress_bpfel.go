@@ -289,6 +289,7 @@ const (
 	EgressVarLedgerSize4     = "ledger_size4"
 	EgressVarLedgerSize6     = "ledger_size6"
 	EgressVarLedgerSpare     = "ledger_spare"
+	EgressVarObserveNode     = "observe_node"
 	EgressVarTimeoutClosing  = "timeout_closing"
 	EgressVarTimeoutOpening  = "timeout_opening"
 	EgressVarTimeoutOther    = "timeout_other"
@@ -399,6 +400,7 @@ type EgressVariableSpecs struct {
 	LedgerSize4    *ebpf.VariableSpec `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.VariableSpec `ebpf:"ledger_spare"`
+	ObserveNode    *ebpf.VariableSpec `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
@@ -517,6 +519,7 @@ type EgressVariables struct {
 	LedgerSize4    *ebpf.Variable `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.Variable `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.Variable `ebpf:"ledger_spare"`
+	ObserveNode    *ebpf.Variable `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`

@@ -64,6 +64,7 @@ const (
 	EgressForeignVarLedgerSize4     = "ledger_size4"
 	EgressForeignVarLedgerSize6     = "ledger_size6"
 	EgressForeignVarLedgerSpare     = "ledger_spare"
+	EgressForeignVarObserveNode     = "observe_node"
 	EgressForeignVarTimeoutClosing  = "timeout_closing"
 	EgressForeignVarTimeoutOpening  = "timeout_opening"
 	EgressForeignVarTimeoutOther    = "timeout_other"
@@ -174,6 +175,7 @@ type EgressForeignVariableSpecs struct {
 	LedgerSize4    *ebpf.VariableSpec `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.VariableSpec `ebpf:"ledger_spare"`
+	ObserveNode    *ebpf.VariableSpec `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
@@ -292,6 +294,7 @@ type EgressForeignVariables struct {
 	LedgerSize4    *ebpf.Variable `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.Variable `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.Variable `ebpf:"ledger_spare"`
+	ObserveNode    *ebpf.Variable `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`

@@ -395,6 +395,12 @@ type PodStage struct {
 	Number uint32
 }
 
+type PodTableFlag uint32
+
+const (
+	PodTableFlagTABLE_OBSERVED PodTableFlag = 2147483648
+)
+
 type PodTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8

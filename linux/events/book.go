@@ -52,8 +52,9 @@ func (b *Book) Add(p Page) {
 // Resolve converts a record to a flow event with the given wall-clock time.
 func (b *Book) Resolve(r Record, when time.Time) model.FlowEvent {
 	e := model.FlowEvent{Time: when, Direction: r.Direction, Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort,
-		Protocol: r.Protocol, Service: r.Service, Masquerade: r.Masquerade, Table: r.Table, Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
+		Protocol: r.Protocol, Service: r.Service, Masquerade: r.Masquerade, Table: policymap.TableNumber(r.Table), Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
 	verdict, decided := r.Verdict()
+	e.Observed = r.Table&bpfobj.TableObserved != 0 && (!decided || verdict == model.Deny)
 	if decided {
 		e.Verdict = verdict
 	} else {
@@ -94,7 +95,7 @@ func (b *Book) decidedBy(r Record) []*Page {
 		if !ok || s.Table != r.Table {
 			continue
 		}
-		if s.Table != policymap.DenyAll {
+		if policymap.TableNumber(s.Table) != policymap.DenyAll {
 			table = p
 		}
 		if s.Epoch != r.Epoch {

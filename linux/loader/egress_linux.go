@@ -75,6 +75,9 @@ func (d *DataPath) loadEgress() error {
 	if err := setConstants(spec, d.constants); err != nil {
 		return err
 	}
+	if err := spec.Variables["observe_node"].Set(d.observeNode); err != nil {
+		return fmt.Errorf("set observe_node: %w", err)
+	}
 	if err := spec.Variables["handover"].Set(d.older != nil && !d.older.Marks && !d.alone); err != nil {
 		return fmt.Errorf("set handover: %w", err)
 	}

@@ -29,19 +29,20 @@ type DataPath struct {
 	objects bpfobj.PodObjects
 	// queries is true if the programs can query connection tracking; tracking is the result of the
 	// last probe.
-	queries    bool
-	tracking   Tracking
-	probe      func() Tracking
-	egress     egress
-	foreign    bool // another CNI plugin made the interfaces of the pods
-	slots      *ebpf.Memory
-	ports      *ebpf.Memory
-	stages     *ebpf.Memory
-	shares     *ebpf.Memory
-	interfaces interfaces
-	generation uint32             // generation of the last step that began
-	single     []*ebpf.Map        // maps without batch support in this kernel
-	running    bpfobj.PodEndpoint // endpoint of the last Run
+	queries     bool
+	tracking    Tracking
+	probe       func() Tracking
+	egress      egress
+	foreign     bool // another CNI plugin made the interfaces of the pods
+	observeNode bool // all pods are observed
+	slots       *ebpf.Memory
+	ports       *ebpf.Memory
+	stages      *ebpf.Memory
+	shares      *ebpf.Memory
+	interfaces  interfaces
+	generation  uint32             // generation of the last step that began
+	single      []*ebpf.Map        // maps without batch support in this kernel
+	running     bpfobj.PodEndpoint // endpoint of the last Run
 	// older is nil unless an upgrade is in progress.
 	older *migrate.Layout
 	// alone is true if our programs are attached everywhere.
@@ -66,7 +67,7 @@ type DataPath struct {
 // them, in this order. Open replaces maps of the wrong size with copies. An older layout stays
 // in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), foreign: s.Foreign, probe: s.probe(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), foreign: s.Foreign, observeNode: s.ObserveNode, probe: s.probe(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
 	defer func() {
 		if err != nil {
 			d.Close()

@@ -22,6 +22,8 @@ type Settings struct {
 	Direct bool
 	// Foreign is true if another CNI plugin made the interfaces of the pods.
 	Foreign bool
+	// ObserveNode is true if all pods of the node are observed; see model.ObserveAll.
+	ObserveNode bool
 	// Tunnel is the tunnel of the fabric. Without one, the programs do not check tunneled
 	// packets.
 	Tunnel Tunnel

@@ -24,8 +24,9 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 	l.slots = maps.Clone(slots)
 	problems = append(l.numberTables(), l.numberEpochs()...)
 	for n, s := range e.Slots {
-		if number, ok := l.tables[e.Tables[s.Table]]; s.Table != DenyAll && (!ok || number != s.Table) {
-			problems = append(problems, fmt.Sprintf("slot %d refers to table %d, which is not in the map tables", n, s.Table))
+		table := TableNumber(s.Table)
+		if number, ok := l.tables[e.Tables[table]]; table != DenyAll && (!ok || number != table) {
+			problems = append(problems, fmt.Sprintf("slot %d refers to table %d, which is not in the map tables", n, table))
 		}
 	}
 	s := &model.State{
@@ -44,9 +45,10 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 	problems = append(problems, d.ports()...)
 	problems = append(problems, d.readTables()...)
 	for id, n := range l.slots {
-		table := e.Slots[n].Table
+		inSlot := e.Slots[n].Table
+		table := TableNumber(inSlot)
 		if t, ok := e.Tables[table]; ok && l.tables[t] == table {
-			s.Policy.Endpoints[id] = model.EndpointState{Table: t}
+			s.Policy.Endpoints[id] = model.EndpointState{Table: t, Observed: inSlot != table}
 		}
 	}
 	for c := range d.classes {
@@ -63,7 +65,7 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 
 // Greater numbers are damage: no agent reaches them, and counting on from them would overflow.
 const (
-	maxTable     = 1 << 29 // of a table, without the bits for defaults
+	maxTable     = 1 << 28 // of a table, without the bits for defaults and flags
 	maxEpoch     = 1 << 31
 	maxPeerClass = 1 << 30
 )
@@ -94,7 +96,7 @@ func (l *Layout) numberTables() (problems []string) {
 		seen(number)
 	}
 	for _, s := range l.Slots {
-		seen(s.Table)
+		seen(TableNumber(s.Table))
 	}
 	return problems
 }

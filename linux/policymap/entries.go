@@ -16,6 +16,9 @@ const (
 	RowAllow = bpfobj.RowAllow
 )
 
+// TableNumber returns the number of the table in a slot, without flags.
+func TableNumber(inSlot uint32) uint32 { return inSlot &^ bpfobj.TableObserved }
+
 // DenyAll is the number of the table of a slot before any table is written.
 const DenyAll = 0
 
@@ -70,7 +73,7 @@ func (e *Entries) Lookup(slot uint32, d model.Direction, remote netip.Addr, p mo
 // Row returns the number of the row that a slot's table has for a class: RowDeny, RowAllow or a
 // key of Rows.
 func (e *Entries) Row(slot uint32, d model.Direction, c model.PeerClass) uint32 {
-	table := e.Slots[slot].Table
+	table := TableNumber(e.Slots[slot].Table)
 	row, ok := e.Verdicts[table][PeerKey(c, d)]
 	if !ok {
 		return table >> d & 1

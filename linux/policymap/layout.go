@@ -79,9 +79,25 @@ func (l *Layout) Holders() map[uint32]model.EndpointID {
 	return held
 }
 
+// inSlot returns the word of a slot for a table.
+func inSlot(number uint32, observed bool) uint32 {
+	if observed {
+		return number | bpfobj.TableObserved
+	}
+	return number
+}
+
 // AddSlot returns the slot of an endpoint. If it has none, AddSlot assigns one, with table
 // DenyAll and a new epoch.
-func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) {
+func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) { return l.addSlot(id, DenyAll) }
+
+// AddObservedSlot is AddSlot for an endpoint that is observed: its packets pass before it has a
+// table.
+func (l *Layout) AddObservedSlot(id model.EndpointID) (SlotWrite, error) {
+	return l.addSlot(id, inSlot(DenyAll, true))
+}
+
+func (l *Layout) addSlot(id model.EndpointID, table uint32) (SlotWrite, error) {
 	if s, ok := l.slots[id]; ok {
 		return SlotWrite{s, l.Slots[s]}, nil
 	}
@@ -97,7 +113,7 @@ func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) {
 		return SlotWrite{}, &FullError{Map: "slots", Need: len(used) + 1, Max: l.capacity.Slots}
 	}
 	l.slots[id] = free
-	w := SlotWrite{free, bpfobj.PodSlot{Table: DenyAll, Epoch: l.newEpoch()}}
+	w := SlotWrite{free, bpfobj.PodSlot{Table: table, Epoch: l.newEpoch()}}
 	l.Slots[free] = w.Slot
 	return w, nil
 }
@@ -341,7 +357,7 @@ func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.Tabl
 		s, table := l.slots[id], uint32(DenyAll)
 		e, ok := to.Policy.Endpoints[id]
 		if ok {
-			table = l.tables[e.Table]
+			table = inSlot(l.tables[e.Table], e.Observed)
 		}
 		was := l.Slots[s]
 		if was.Table != table || ok && otherwise[e.Table] {

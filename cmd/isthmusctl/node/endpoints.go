@@ -60,6 +60,8 @@ func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error 
 		switch {
 		case p.GetUnenforced():
 			policy = "NOT enforced"
+		case p.GetObserved():
+			policy = "observed"
 		case p.GetTable() == "":
 			policy = "default deny"
 		}

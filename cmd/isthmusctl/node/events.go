@@ -65,7 +65,7 @@ error.`,
 	f.Uint32Var(&s.last, "last", 100, "maximum number of past events to show; 0 for none")
 	f.StringVar(&s.pod, "pod", "", "only flows with this pod at either end, as NAMESPACE/NAME")
 	f.StringVarP(&s.namespace, "namespace", "n", "", "only flows with a pod of this namespace at either end")
-	f.StringSliceVar(&s.verdicts, "verdict", nil, "only these verdicts: allow, deny (by policy), drop (for another reason)")
+	f.StringSliceVar(&s.verdicts, "verdict", nil, "only these verdicts: allow, deny (by policy), drop (for another reason), observe (passed, because the pod is observed)")
 	return c
 }
 
@@ -157,7 +157,7 @@ func flowLine(f *isthmusv1.FlowEvent) string {
 		fmt.Fprintf(&b, ": %s", flowEnds(f))
 	}
 	switch why := f.GetCause(); {
-	case f.GetVerdict() == "drop":
+	case f.GetReason() != "":
 		fmt.Fprintf(&b, ": %s", f.GetReason())
 	case why == "":
 		b.WriteString(": rules not known")

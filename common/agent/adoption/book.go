@@ -64,8 +64,9 @@ type Match struct {
 // Closing is an interface that must not carry packets because of an outdated claim.
 type Closing struct {
 	Interface dataplane.Interface
-	// Claim identifies the claim.
+	// Claim identifies the claim, Pod its pod.
 	Claim string
+	Pod   model.PodID
 }
 
 // Result is what the agent must do after a comparison.

@@ -95,6 +95,6 @@ func (m *matching) close(c *claim, i *dataplane.Interface, r *Result) {
 	c.held = !c.ended || !i.Closed || i.ClosedFor == c.key()
 	c.why = fmt.Sprintf("interface %s got the address %s after the API gave it to the pod: it drops every packet until the API says which pod has the address; if it is this pod, restart it", i.Name, join(c.pod.IPs))
 	if !i.Closed {
-		r.Close = append(r.Close, Closing{*i, c.key()})
+		r.Close = append(r.Close, Closing{*i, c.key(), c.pod.PodID})
 	}
 }

@@ -70,7 +70,7 @@ func endpointMessage(e agent.EndpointStatus) *isthmusv1.Endpoint {
 	a := agent.AttachmentOf(e.ID)
 	m := &isthmusv1.Endpoint{Attachment: &isthmusv1.Attachment{ContainerId: a.ContainerID, IfName: a.IfName},
 		PodNamespace: e.Pod.Namespace, PodName: e.Pod.Name, HostIfName: e.HostIfName, Table: e.Table, Problems: e.Problems,
-		Unenforced: e.Unenforced}
+		Unenforced: e.Unenforced, Observed: e.Observed}
 	for _, ip := range e.Addresses {
 		m.Addresses = append(m.Addresses, ip.String())
 	}

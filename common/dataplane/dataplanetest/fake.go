@@ -158,6 +158,14 @@ func (f *Fake) Decide(id model.EndpointID, d model.Direction, remote netip.Addr,
 	return f.inForce.Policy.Decide(id, d, remote, p, port).Verdict
 }
 
+// Observed reports whether an endpoint was attached as one that is observed, and whether the State in force says so.
+func (f *Fake) Observed(id model.EndpointID) (attached, inForce bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.attached[id]
+	return e != nil && e.spec.Observed, f.inForce != nil && f.inForce.Policy.Endpoints[id].Observed
+}
+
 // enter begins an operation; leave ends it.
 func (f *Fake) enter() error {
 	if !f.busy.CompareAndSwap(false, true) {

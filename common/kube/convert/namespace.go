@@ -28,5 +28,6 @@ func convertNamespace(ns *corev1.Namespace, s Strictness) (*model.Namespace, fie
 	errs := validateMetaNamed(&ns.ObjectMeta, false, s, validation.ValidateNamespaceName)
 	all := model.NewNamespace(intern(ns.Name), ns.Labels)
 	all.AllowedIPs = ns.Annotations[model.AnnotationAllowedAddresses]
+	all.Enforcement = ns.Annotations[model.AnnotationEnforcement]
 	return all, errs
 }

@@ -73,7 +73,8 @@ func (c *Compiler) assign(dirty map[model.EndpointID]bool, all bool) (map[model.
 		if tables[t] == nil {
 			t = closed
 		}
-		endpoints[id] = model.EndpointState{Pod: e.Pod, IPs: e.IPs, Table: t}
+		ns, _ := c.snapshot.Namespaces.Get(e.Pod.Namespace)
+		endpoints[id] = model.EndpointState{Pod: e.Pod, IPs: e.IPs, Table: t, Observed: c.observe.Observes(ns)}
 	}
 	return endpoints, tables
 }

@@ -24,6 +24,8 @@ type Input struct {
 	Node      string
 	Endpoints map[model.EndpointID]Endpoint
 	Limits    Limits
+	// Observe says which endpoints are observed.
+	Observe model.Observation
 	// Previous, if not nil, is a State compiled before for this node. Classes that keep
 	// their meaning keep their numbers, so that the backend has little to change. A Compiler
 	// reads Previous in its first Compile only.

@@ -15,6 +15,7 @@ import (
 type Compiler struct {
 	node     string
 	limits   Limits
+	observe  model.Observation
 	snapshot *model.Snapshot
 	selected *selection
 	words    *vocabulary
@@ -36,7 +37,7 @@ func New() *Compiler { return &Compiler{} }
 // last input; only the numbers of classes may differ.
 func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 	inherits, first := in.Previous, c.state == nil || c.node != in.Node
-	if limits := in.Limits.withDefaults(); !first && limits != c.limits {
+	if limits := in.Limits.withDefaults(); !first && (limits != c.limits || in.Observe != c.observe) {
 		inherits, first = c.state, true
 	}
 	if first {
@@ -73,7 +74,7 @@ func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 // reset discards everything but the numbers of a State, if one is given.
 func (c *Compiler) reset(in Input, inherits *model.State) {
 	node := in.Node
-	c.node, c.limits = node, in.Limits.withDefaults()
+	c.node, c.limits, c.observe = node, in.Limits.withDefaults(), in.Observe
 	c.snapshot, c.state = &model.Snapshot{}, &model.State{Node: node}
 	c.words = newVocabulary()
 	c.selected = newSelection()

@@ -65,7 +65,7 @@ func (m *Maps) Slot(id model.EndpointID) (uint32, bool) {
 // Table returns the number of a slot's Table and the Table with this number. It returns false
 // if there is none.
 func (m *Maps) Table(slot uint32) (uint32, model.TableID, bool) {
-	number := m.Entries.Slots[slot].Table
+	number := policymap.TableNumber(m.Entries.Slots[slot].Table)
 	id, ok := m.Tables[number]
 	return number, id, ok
 }

@@ -757,7 +757,9 @@ type Endpoint struct {
 	// Limits of its interface; missing if unlimited.
 	Bandwidth *Bandwidth `protobuf:"bytes,9,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	// Packets of the pod may pass without a decision of policy, or cannot pass at all.
-	Unenforced    bool `protobuf:"varint,10,opt,name=unenforced,proto3" json:"unenforced,omitempty"`
+	Unenforced bool `protobuf:"varint,10,opt,name=unenforced,proto3" json:"unenforced,omitempty"`
+	// Packets of the pod pass; events report what policy would drop.
+	Observed      bool `protobuf:"varint,11,opt,name=observed,proto3" json:"observed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -862,6 +864,13 @@ func (x *Endpoint) GetUnenforced() bool {
 	return false
 }
 
+func (x *Endpoint) GetObserved() bool {
+	if x != nil {
+		return x.Observed
+	}
+	return false
+}
+
 type DumpRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leave out what only people read: events and metrics.
@@ -961,7 +970,7 @@ type WatchFlowsRequest struct {
 	// for all.
 	PodNamespace string `protobuf:"bytes,3,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
 	PodName      string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
-	// allow, deny or drop; empty for all.
+	// allow, deny, drop or observe; empty for all.
 	Verdicts      []string `protobuf:"bytes,5,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1095,9 +1104,11 @@ type FlowEvent struct {
 	PodName      string `protobuf:"bytes,3,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	// Direction seen from the pod: ingress or egress.
 	Direction string `protobuf:"bytes,4,opt,name=direction,proto3" json:"direction,omitempty"`
-	// allow, deny (by policy) or drop (for another reason).
+	// allow, deny (by policy), drop (for another reason) or observe (the packet passed,
+	// because its pod is observed).
 	Verdict string `protobuf:"bytes,5,opt,name=verdict,proto3" json:"verdict,omitempty"`
-	// For drop: the reason, as in the label of isthmus_drops_total.
+	// For drop, and for observe unless policy denies the packet: the reason, as in the
+	// label of isthmus_drops_total.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Cause of the verdict, in one line; empty if the rules of that time are unknown.
 	Cause string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -1407,7 +1418,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"\x16\n" +
 	"\x14ListEndpointsRequest\"K\n" +
 	"\x15ListEndpointsResponse\x122\n" +
-	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\xe5\x02\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\x81\x03\n" +
 	"\bEndpoint\x126\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
@@ -1424,7 +1435,8 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"unenforced\x18\n" +
 	" \x01(\bR\n" +
-	"unenforced\"#\n" +
+	"unenforced\x12\x1a\n" +
+	"\bobserved\x18\v \x01(\bR\bobserved\"#\n" +
 	"\vDumpRequest\x12\x14\n" +
 	"\x05brief\x18\x01 \x01(\bR\x05brief\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +

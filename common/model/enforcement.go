@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// AnnotationEnforcement is the namespace annotation that says whether policy is enforced on the pods of the
+// namespace, or only observed. Nodes where Isthmus makes the interfaces ignore it: they always enforce.
+const AnnotationEnforcement = "isthmus.dev/enforcement"
+
+// The values of AnnotationEnforcement.
+const (
+	Enforce = "enforce"
+	Observe = "observe"
+)
+
+// Observation says which pods of a node are observed: their packets pass, and flow events report what policy
+// would drop.
+type Observation uint8
+
+// The values of Observation.
+const (
+	// ObserveNone: policy is enforced on every pod.
+	ObserveNone Observation = iota
+	// ObserveSome: policy is enforced, except on pods of namespaces that ask for observation.
+	ObserveSome
+	// ObserveAll: pods are observed, except those of namespaces that ask for enforcement.
+	ObserveAll
+)
+
+// Observes reports whether the pods of a namespace are observed. ns is nil if the namespace is not known. A value
+// of the annotation that does not exist counts as Enforce.
+func (o Observation) Observes(ns *Namespace) bool {
+	asked := ""
+	if ns != nil {
+		asked = ns.Enforcement
+	}
+	switch o {
+	case ObserveSome:
+		return asked == Observe
+	case ObserveAll:
+		return asked == "" || asked == Observe
+	}
+	return false
+}
