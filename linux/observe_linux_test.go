@@ -85,6 +85,10 @@ func TestObserve(t *testing.T) {
 		denied, kept := l.dial("a", "10.1.0.12", 90), l.dial("a", "10.1.0.12", 91)
 		defer denied.Close()
 		defer kept.Close()
+		l.apply(isolate("b", model.Ingress), isolate("a", model.Egress)) // every flow is decided again
+		l.must(traffic.Exchange(denied, patience))
+		l.apply(only91...)
+		l.must(traffic.Exchange(denied, patience))
 		l.observe = model.ObserveSome
 		l.apply(only91...)
 		l.must(traffic.Exchange(kept, patience))
@@ -124,7 +128,7 @@ func TestObserveDrops(t *testing.T) {
 		l.apply()
 		wa, wb := l.wire(a, "eth0"), l.wire(b, "eth0")
 		l.must(l.node.Do(func() error {
-			return errors.Join(sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/veth-a/rp_filter", "0"))
+			return errors.Join(sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/veth-a/rp_filter", "0"), sysctl("ipv4/conf/eth0/rp_filter", "0"))
 		}))
 		for i, src := range []string{"10.1.0.77", "fd01::4d"} {
 			word := fmt.Sprintf("forged-%d-", i)
@@ -137,6 +141,15 @@ func TestObserveDrops(t *testing.T) {
 		}
 		if got := l.takeObserved(); len(got) == 0 {
 			t.Error("no event about packets with a forged source")
+		}
+		// No pod sends a packet that comes from the uplink with the address of one.
+		wo, up := l.wire(l.outside, "eth0"), l.macIn(l.node, "eth0")
+		for i, src := range []string{"10.1.0.11", "fd01::b"} {
+			word := fmt.Sprintf("uplink-%d-", i)
+			wo.send(udpFrame(wo, up, src, []string{"10.1.0.12", "fd01::c"}[i], 1, 9999, word))
+			if !wb.await(word) {
+				t.Errorf("a packet from the uplink with the source %s does not arrive", src)
+			}
 		}
 	})
 }

@@ -19,7 +19,7 @@ static __always_inline bool may_use_fast_path(const struct pod_ctx *l)
 }
 
 /* Revalidates the roles of a pod in a flow after the epoch of its slot changed. Each role is
- * evaluated as it was when the flow opened. A pod that is observed keeps its roles. side is the end of the pod; flags holds only the
+ * evaluated as it was when the flow opened. side is the end of the pod; flags holds only the
  * family and the sender. */
 __noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f, struct conn *c, int side, int flags)
 {
@@ -28,9 +28,9 @@ __noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f
 	if (!l || !f || !c)
 		return DROP_REVOKED;
 	had = approval_of(c, side).roles & ~ROLE_REVOKED;
-	if ((had & ROLE_OPENED) && (observed(l->slot.table) || reevaluate(l, f, c, ROLE_OPENED, flags)))
+	if ((had & ROLE_OPENED) && reevaluate(l, f, c, ROLE_OPENED, flags))
 		kept |= ROLE_OPENED;
-	if ((had & ROLE_ACCEPTED) && (observed(l->slot.table) || reevaluate(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), flags)))
+	if ((had & ROLE_ACCEPTED) && reevaluate(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), flags))
 		kept |= had & (ROLE_ACCEPTED | ROLE_OF_HOST);
 	if (!may_use_fast_path(l)) /* the pod that had this address before had no bandwidth limit */
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);

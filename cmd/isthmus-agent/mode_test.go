@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // TestPolicyModeFlags checks the flags that the chart gives agents of mode policy, and that the plugin is then
@@ -35,5 +37,15 @@ func TestPolicyModeFlags(t *testing.T) {
 	o, _ = parse(strings.Split(strings.Replace(strings.Join(chart, " "), "--mode=policy", "--mode=full", 1), " ")...)
 	if files, wanted := o.installation(); !wanted || files.Chained {
 		t.Errorf("installation %+v, %v: chained in mode full", files, wanted)
+	}
+	o, f = parse(strings.Split(strings.Replace(strings.Join(chart, " "), "--mode=policy", "--mode=observe", 1), " ")...)
+	if err := o.check(f, "linux"); err != nil {
+		t.Error(err)
+	}
+	if files, wanted := o.installation(); !wanted || !files.Chained || o.observation() != model.ObserveAll {
+		t.Errorf("installation %+v, %v, observation %d: want a chained plugin and all pods observed", files, wanted, o.observation())
+	}
+	if err := o.check(f, "windows"); err == nil || !strings.Contains(err.Error(), "--mode observe") {
+		t.Errorf("mode observe on windows: %v", err)
 	}
 }

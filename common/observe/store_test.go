@@ -66,9 +66,9 @@ func TestParseFilter(t *testing.T) {
 		pod      string
 		outcomes []string
 	}{
-		`pod "web": give its namespace too`:            {pod: "web"},
+		`pod "web": give its namespace too`:                {pod: "web"},
 		`verdict "maybe": give allow, deny, drop, observe`: {outcomes: []string{"drop", "maybe"}},
-		`verdict "` + strings.Repeat("x", 61) + `..."`: {outcomes: []string{strings.Repeat("x", 65)}},
+		`verdict "` + strings.Repeat("x", 61) + `..."`:     {outcomes: []string{strings.Repeat("x", 65)}},
 	} {
 		if _, err := ParseFilter("", c.pod, c.outcomes); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: got %v, want %s", c, err, want)

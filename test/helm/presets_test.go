@@ -62,8 +62,8 @@ func TestPolicyMode(t *testing.T) {
 		t.Errorf("no deny lists in\n%s", out)
 	}
 	for flags, want := range map[string]string{
-		"mode=policy":                            "mode policy is for Linux nodes: set windows.enabled=false",
-		"mode=policy,linux.enabled=false":        "mode policy is for Linux nodes: set windows.enabled=false",
+		"mode=policy":                            "modes policy and observe are for Linux nodes: set windows.enabled=false",
+		"mode=policy,linux.enabled=false":        "modes policy and observe are for Linux nodes: set windows.enabled=false",
 		policy + ",agent.mtu=1400":               "have no meaning with mode policy",
 		policy + ",agent.uplink=eth1":            "have no meaning with mode policy",
 		policy + ",agent.reservedHostPorts={22}": "have no meaning with mode policy",

@@ -54,8 +54,8 @@ agent pods of all nodes, with the settings of the pods.`,
 			if all.all {
 				return e.doctorOfAll(c.Context(), all, timeout, kubeconfig, output)
 			}
-			if cfg.Mode != "" && cfg.Mode != "full" && cfg.Mode != "policy" {
-				return fmt.Errorf("--mode %q: give full or policy", cfg.Mode)
+			if cfg.Mode != "" && cfg.Mode != "full" && cfg.Mode != "policy" && cfg.Mode != "observe" {
+				return fmt.Errorf("--mode %q: give full, policy or observe", cfg.Mode)
 			}
 			if cfg.Mode == "policy" && runtime.GOOS != "linux" {
 				return fmt.Errorf("--mode policy: agents on %s have mode full only", runtime.GOOS)

@@ -133,7 +133,7 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* Flags of mode policy. Values of the pod network do not fit it: agents refuse their flags. */}}
+{{/* Flags of modes policy and observe. Values of the pod network do not fit it: agents refuse their flags. */}}
 {{- define "isthmus.policy" -}}
 {{- if .Values.controller.enabled }}
 {{- fail "controller.enabled: with mode policy the other network gives nodes their pod ranges: set controller.enabled=false" }}
@@ -141,7 +141,7 @@ tolerations:
 {{- if or .Values.agent.mtu .Values.agent.uplink .Values.agent.reservedHostPorts .Values.fabric.masqueradeExceptions }}
 {{- fail "agent.mtu, agent.uplink, agent.reservedHostPorts and fabric.masqueradeExceptions have no meaning with mode policy, where the other network makes the interfaces: remove them" }}
 {{- end }}
-- --mode=policy
+- --mode={{ .Values.mode }}
 {{- end }}
 
 {{- define "isthmus.env" -}}
