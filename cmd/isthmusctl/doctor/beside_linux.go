@@ -29,7 +29,7 @@ var networks = map[string]string{
 // says, or else as the configuration does.
 func (c Config) beside() bool {
 	if c.Mode != "" {
-		return c.Mode == "policy"
+		return c.Mode == "policy" || c.Mode == "observe"
 	}
 	_, used, err := install.Used(filepath.Join(c.Root, c.CNIConfDir), pluginType)
 	return err == nil && used.Chained

@@ -57,8 +57,8 @@ agent pods of all nodes, with the settings of the pods.`,
 			if cfg.Mode != "" && cfg.Mode != "full" && cfg.Mode != "policy" && cfg.Mode != "observe" {
 				return fmt.Errorf("--mode %q: give full, policy or observe", cfg.Mode)
 			}
-			if cfg.Mode == "policy" && runtime.GOOS != "linux" {
-				return fmt.Errorf("--mode policy: agents on %s have mode full only", runtime.GOOS)
+			if (cfg.Mode == "policy" || cfg.Mode == "observe") && runtime.GOOS != "linux" {
+				return fmt.Errorf("--mode %s: agents on %s have mode full only", cfg.Mode, runtime.GOOS)
 			}
 			for name, port := range map[string]int{"vxlan-port": cfg.VXLANPort, "metrics-port": cfg.MetricsPort} {
 				if port < 1 || port > 65535 {
