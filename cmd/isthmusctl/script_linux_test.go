@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,7 +39,7 @@ func TestScripts(t *testing.T) {
 				e.Setenv("KUBECONFIG", "")
 				return nil
 			},
-			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": count.exits, "stub": stub, "refuse": refuse},
+			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": count.exits, "stub": stub, "refuse": refuse, "reject": reject},
 		})
 	})
 	n, passed := count.begun.Load(), count.passed.Load()
@@ -72,6 +74,24 @@ func refuse(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Check(l.Close())
 	writeKubeconfig(ts, args[0], "http://"+l.Addr().String())
+}
+
+// reject starts an API server that does not know the user, or with tls one whose certificate the kubeconfig file does not
+// trust: reject [tls] KUBECONFIG
+func reject(ts *testscript.TestScript, _ bool, args []string) {
+	unauthorized := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusUnauthorized, failure(http.StatusUnauthorized, "Unauthorized", "Unauthorized"))
+	})
+	server := httptest.NewUnstartedServer(unauthorized)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes
+	if args[0] == "tls" {
+		args = args[1:]
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
+	ts.Defer(server.Close)
+	writeKubeconfig(ts, args[0], server.URL)
 }
 
 // stub starts an API server that serves the resources in a JSON file, a map from paths to lists of objects,

@@ -33,7 +33,7 @@ acl       the HNS ACLs for every version of HNS, under every possible meaning
             of what HNS leaves undocumented
 
 The command prints each query with an unexpected verdict, the verdict of each
-engine, and the rule that decided. The last line has the totals. -o junit writes an XML report, and -o github
+engine, and the rule that decided. The last line has the totals. -o junit writes an XML report, -o json and yaml one for programs, and -o github
 annotates the lines of the queries; the totals then go to stderr.
 
 Exit status: 0 if every query passes, 1 if one fails or an engine was not run,
@@ -47,7 +47,7 @@ type checkOptions struct {
 	output  string
 }
 
-var testForms = []string{"text", "junit", "github"}
+var testForms = []string{"text", "json", "yaml", "junit", "github"}
 
 func (e env) testCommand() *cobra.Command {
 	o := &checkOptions{}
@@ -126,7 +126,7 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	if sum.impossible > 0 {
 		fmt.Fprintf(e.Stderr, "isthmusctl: %d queries describe packets that cannot exist: engines that need packets skipped them\n", sum.impossible)
 	}
-	if endErr := p.end(); err == nil {
+	if endErr := p.end(sum, len(engines)); err == nil {
 		err = endErr
 	}
 	fmt.Fprintf(p.totals, "test: cases=%d queries=%d engines=%d pass=%d fail=%d\n", sum.cases, sum.queries, len(engines), sum.pass, sum.fail)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/annotate"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -17,7 +18,31 @@ type printer struct {
 	// totals is where the last line goes: to stdout only if that is text for people.
 	stdout, stderr, totals io.Writer
 	junit                  *annotate.JUnit
+	report                 testReport
 }
+
+// The JSON form of the answer.
+type (
+	testReport struct {
+		Cases   int `json:"cases"`
+		Queries int `json:"queries"`
+		Engines int `json:"engines"`
+		Pass    int `json:"pass"`
+		Fail    int `json:"fail"`
+		// Results are the queries, and the errors of files and tests that did not run.
+		Results []testResult `json:"results"`
+	}
+	testResult struct {
+		Test  string `json:"test"`
+		Query string `json:"query,omitempty"`
+		File  string `json:"file,omitempty"`
+		Line  int    `json:"line,omitempty"`
+		// Result is pass, fail or error.
+		Result string `json:"result"`
+		// Message says what failed.
+		Message string `json:"message,omitempty"`
+	}
+)
 
 func newPrinter(form string, stdout, stderr io.Writer) *printer {
 	p := &printer{form: form, stdout: stdout, stderr: stderr, totals: stdout}
@@ -31,16 +56,43 @@ func newPrinter(form string, stdout, stderr io.Writer) *printer {
 }
 
 // end ends the output.
-func (p *printer) end() error {
-	if p.junit == nil {
-		return nil
+func (p *printer) end(sum totals, engines int) error {
+	switch p.form {
+	case "junit":
+		return p.junit.Close()
+	case "json", "yaml":
+		r := &p.report
+		r.Cases, r.Queries, r.Engines, r.Pass, r.Fail = sum.cases, sum.queries, engines, sum.pass, sum.fail
+		if r.Results == nil {
+			r.Results = []testResult{}
+		}
+		return cli.EncodeKind(p.stdout, p.form, "TestReport", r)
 	}
-	return p.junit.Close()
+	return nil
+}
+
+// addResults keeps an outcome for the JSON form.
+func (p *printer) addResults(o *outcome) {
+	for _, r := range o.results {
+		place := placeOf(r.at)
+		one := testResult{Test: o.title, Query: r.name, File: place.File, Line: place.Line, Result: "pass"}
+		if r.failure != "" {
+			one.Result, one.Message = "fail", strings.TrimSpace(r.failure)
+		}
+		p.report.Results = append(p.report.Results, one)
+	}
+	if o.bad != nil {
+		place := placeOf(o.at)
+		p.report.Results = append(p.report.Results, testResult{Test: o.title, File: place.File, Line: place.Line, Result: "error", Message: o.bad.Error()})
+	}
 }
 
 // print writes what the form shows of an outcome.
 func (p *printer) print(o *outcome) error {
 	switch p.form {
+	case "json", "yaml":
+		p.addResults(o)
+		return nil
 	case "junit":
 		return p.junit.Add(suiteOf(o))
 	case "github":

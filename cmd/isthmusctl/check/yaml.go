@@ -58,17 +58,26 @@ func (r *reader) yaml(path string, text []byte) error {
 	if len(tests) == 0 || len(tests) > maxCases {
 		return fmt.Errorf("tests: %d: give 1 to %d", len(tests), maxCases)
 	}
+	bad := 0
 	for _, t := range tests {
-		c, err := f.test(t)
-		if err != nil {
-			return err
-		}
-		if !r.send(c) {
+		c, wrong := f.test(t)
+		if len(wrong) == 0 && !r.send(c) {
 			return nil
+		}
+		for _, err := range wrong {
+			if bad++; bad > maxMistakes {
+				return fmt.Errorf("more than %d mistakes: fix the first ones and try again", maxMistakes)
+			}
+			if !r.send(&testCase{at: path, bad: fmt.Errorf("%s: %w", path, err)}) {
+				return nil
+			}
 		}
 	}
 	return nil
 }
+
+// maxMistakes is the number of mistakes in a file that are named.
+const maxMistakes = 20
 
 // wrong returns an error about the line of a node.
 func (f *yamlFile) wrong(n *yaml.Node, format string, args ...any) error {
@@ -215,37 +224,38 @@ func (f *yamlFile) source(n *yaml.Node) []byte {
 	return out.Bytes()
 }
 
-// test reads one test.
-func (f *yamlFile) test(n *yaml.Node) (*testCase, error) {
+// test reads one test. It returns every mistake in it.
+func (f *yamlFile) test(n *yaml.Node) (c *testCase, wrong []error) {
 	fields, err := f.fields(n, "name", "objects", "queries")
 	if err != nil {
-		return nil, err
+		return nil, []error{err}
 	}
-	c := &testCase{at: fmt.Sprintf("%s:%d", f.path, real(n).Line), complete: true}
-	if c.title, err = f.text(fields["name"], "name"); err != nil {
-		return nil, err
+	note := func(err error) {
+		if err != nil {
+			wrong = append(wrong, err)
+		}
 	}
-	if c.title == "" {
-		return nil, f.wrong(real(n), "name: missing: describe what the test shows")
+	c = &testCase{at: fmt.Sprintf("%s:%d", f.path, real(n).Line), complete: true}
+	c.title, err = f.text(fields["name"], "name")
+	if err == nil && c.title == "" {
+		err = f.wrong(real(n), "name: missing: describe what the test shows")
 	}
-	if c.files, err = f.objects(f.shared, fields["objects"]); err != nil {
-		return nil, err
-	}
+	note(err)
+	c.files, err = f.objects(f.shared, fields["objects"])
+	note(err)
 	queries, err := f.items(fields["queries"], "queries")
-	if err != nil {
-		return nil, err
-	}
+	note(err)
 	for _, q := range queries {
 		more, err := f.queries(q)
-		if err != nil {
-			return nil, err
+		note(err)
+		if c.queries = append(c.queries, more...); len(wrong) > maxMistakes {
+			return nil, wrong
 		}
-		c.queries = append(c.queries, more...)
 	}
-	if len(c.queries) == 0 || len(c.queries) > maxQueries {
-		return nil, f.wrong(real(n), "queries: %d: give 1 to %d", len(c.queries), maxQueries)
+	if len(wrong) == 0 && (len(c.queries) == 0 || len(c.queries) > maxQueries) {
+		note(f.wrong(real(n), "queries: %d: give 1 to %d", len(c.queries), maxQueries))
 	}
-	return c, nil
+	return c, wrong
 }
 
 // queries reads one entry; lists in it mean every combination.

@@ -118,9 +118,11 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 
 // ask explains a flow.
 func (o *explainOptions) ask(s *model.Snapshot, flow model.Flow, versions []hns.Version) *explain.Report {
-	return explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
+	x := explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
 		return checkEnforcement(s, pod, d, remote, flow, versions)
 	})
+	x.Locate(o.Places)
+	return x
 }
 
 // writeEnforced names the platforms that are exact in one line, and each of the others with

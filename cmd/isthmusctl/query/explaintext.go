@@ -77,6 +77,9 @@ func writeSide(b *strings.Builder, r *explain.Side, wide bool) error {
 	if len(r.Isolating) > 0 {
 		wrapped(b, "  isolated  ", "by "+strings.Join(r.Isolating, ", "), 12)
 	}
+	if places := definedAt(r.Places, wide); places != "" {
+		wrapped(b, "  defined   ", places, 12)
+	}
 	writeEnforced(b, r.Enforced)
 	for _, n := range r.Notes {
 		wrapped(b, "  but       ", n, 12)
@@ -103,6 +106,18 @@ func writeSide(b *strings.Builder, r *explain.Side, wide bool) error {
 	}
 	writeRules(b, r, wide)
 	return nil
+}
+
+// definedAt names the file and line of the policy that a decision names, and with wide those of the others.
+func definedAt(places []explain.Place, wide bool) string {
+	var all []string
+	for _, p := range places {
+		all = append(all, fmt.Sprintf("%s (%s)", model.Place{File: p.File, Line: p.Line}, p.Policy))
+	}
+	if len(all) <= 1 || wide {
+		return strings.Join(all, ", ")
+	}
+	return cli.Shorten(all, 1) + " (-o wide)"
 }
 
 // neither returns a line if every rule would need two changes, otherwise "".

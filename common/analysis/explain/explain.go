@@ -5,6 +5,7 @@ package explain
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -49,6 +50,28 @@ type Side struct {
 	Suggestion *Suggestion `json:"suggestion,omitempty"`
 	// Notes name what the verdict does not cover.
 	Notes []string `json:"notes,omitempty"`
+	// Places are the files and lines of the policies that decide or isolate, if files have them.
+	Places []Place `json:"places,omitempty"`
+}
+
+// Place is where a file defines a policy.
+type Place struct {
+	Policy string `json:"policy"`
+	File   string `json:"file"`
+	Line   int    `json:"line,omitempty"`
+}
+
+// Locate adds the places of policies, by their names.
+func (x *Report) Locate(places map[string]model.Place) {
+	for i := range x.Sides {
+		s := &x.Sides[i]
+		for _, name := range append([]string{s.Decision.Policy}, s.Isolating...) {
+			at, ok := places[name]
+			if one := (Place{name, at.File, at.Line}); ok && !slices.Contains(s.Places, one) {
+				s.Places = append(s.Places, one)
+			}
+		}
+	}
 }
 
 // Decision is a verdict and its cause. Tier and Policy are set if a policy decides, Rule if
