@@ -92,7 +92,7 @@ func (s *Service) Control() *http.ServeMux {
 	return mux
 }
 
-// changed is for changes that no client makes.
+// changed publishes changes that no client made.
 func (s *Service) changed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
