@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// openDoor listens on 127.0.0.1 of this machine and connects clients with the API server, which
-// is in the network namespace of the lab. The connections are TLS from end to end.
+// openDoor forwards connections from a port of 127.0.0.1 on this machine to the API server, which
+// is in another network namespace. TLS stays end to end.
 func (l *lab) openDoor(ctx context.Context, port int) (io.Closer, error) {
 	var config net.ListenConfig
 	door, err := config.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -22,7 +22,7 @@ func (l *lab) openDoor(ctx context.Context, port int) (io.Closer, error) {
 		for {
 			client, err := door.Accept()
 			if err != nil {
-				return // it is closed
+				return // the listener is closed
 			}
 			go l.letIn(client)
 		}
@@ -30,7 +30,7 @@ func (l *lab) openDoor(ctx context.Context, port int) (io.Closer, error) {
 	return door, nil
 }
 
-// letIn copies between a client and the API server until both have ended.
+// letIn copies data between a client and the API server until both have ended.
 func (l *lab) letIn(client net.Conn) {
 	defer client.Close()
 	var server net.Conn

@@ -237,11 +237,11 @@ func (h *Host) trace(t vfp.Trace) {
 	h.traces = append(h.traces, t)
 }
 
-// Control adds to what tests can ask of the service:
+// Control serves the requests of Service.Control, and these:
 //
-//	POST /trace            the last packets at every port, one a line
-//	POST /counters?id=     the packets of an endpoint by what decided
-//	POST /packets          how many packets came in
+//	POST /trace            the last packets at every port, one per line
+//	POST /counters?id=     the packets of an endpoint, by the rule that decided
+//	POST /packets          number of received packets
 //	POST /acl?address=     replaces the ACLs of the endpoint with this address by one that blocks everything, as
 //	                       another process would
 func (h *Host) Control() *http.ServeMux {
