@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write deploy/*.yaml anew")
+var update = flag.Bool("update", false, "write deploy/*.yaml again")
 
 const (
 	deploy = "../../deploy/"
