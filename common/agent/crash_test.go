@@ -99,15 +99,10 @@ func TestCrashAtEveryStep(t *testing.T) {
 				r.start()
 				r.agent.Publish(cluster{pods: 4}.snapshot())
 				o := r.scenario()
-				r.settle()
-				r.calm()
-				select {
-				case <-r.ended:
-					r.stop()
+				if r.crashed() {
 					crashes++
-				default:
+				} else {
 					survived = true // there are no more steps
-					r.end()
 				}
 				r.afterCrash(o, clean)
 			})
@@ -120,6 +115,21 @@ func TestCrashAtEveryStep(t *testing.T) {
 		t.Errorf("only %d crashes", crashes)
 	}
 	t.Logf("crashes=%d", crashes)
+}
+
+// crashed waits until the agent is idle, and ends it. It reports whether it crashed before.
+func (r *rig) crashed() bool {
+	r.t.Helper()
+	r.settle()
+	r.calm()
+	select {
+	case <-r.ended:
+		r.stop()
+		return true
+	default:
+		r.end()
+		return false
+	}
 }
 
 // afterCrash starts a new agent and checks how it handles the remaining state.

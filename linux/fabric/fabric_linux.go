@@ -19,13 +19,6 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// auditPeriod is the interval between comparisons of the system with an unchanged plan,
-// retryPeriod the interval after an error.
-const (
-	auditPeriod = 5 * time.Second
-	retryPeriod = time.Second
-)
-
 // Fabric keeps a node's fabric as planned. It is used from one goroutine.
 type Fabric struct {
 	cfg    fabric.Config
@@ -38,11 +31,10 @@ type Fabric struct {
 	tunnel int // index of the tunnel device, 0 without one
 	// foreign are ranges for which another process has a route.
 	foreign map[netip.Prefix]bool
-	// found is the uplink that the plan uses, due the time of the next check.
+	// found is the uplink that the plan uses.
 	found    Uplink
-	due      time.Time
+	compared fabric.Comparison
 	failed   bool // the last attempt, at least in part
-	problems []string
 }
 
 var (
@@ -83,7 +75,7 @@ func (f *Fabric) Sync(_ context.Context, now time.Time) error {
 		return nil
 	}
 	u, err := FindUplink(f.uplink)
-	if moved := err == nil && !u.same(f.found); moved || !now.Before(f.due) {
+	if moved := err == nil && !u.same(f.found); moved || !now.Before(f.compared.Due) {
 		f.sync(now, true)
 	}
 	return nil
@@ -93,7 +85,7 @@ func (f *Fabric) Sync(_ context.Context, now time.Time) error {
 func (f *Fabric) Sources() []netip.Addr { return f.found.Addresses() }
 
 // Problems describes each difference from the plan, with its remedy.
-func (f *Fabric) Problems() []string { return f.problems }
+func (f *Fabric) Problems() []string { return f.compared.Problems }
 
 // NodeInfo returns the endpoint of tunnels. Other nodes derive the MAC from the node's name.
 func (f *Fabric) NodeInfo() model.NodeInfo {
@@ -165,19 +157,9 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 }
 
 func (f *Fabric) report(now time.Time, problems []string) {
-	f.due = now.Add(auditPeriod)
-	if len(problems) > 0 {
-		f.due = now.Add(retryPeriod)
+	for _, p := range f.compared.Done(now, problems) {
+		f.host.Log.Error("fabric", "problem", p)
 	}
-	slices.Sort(problems)
-	problems = slices.Compact(problems)
-	for i, p := range problems {
-		problems[i] = "fabric: " + p
-		if !slices.Contains(f.problems, problems[i]) {
-			f.host.Log.Error("fabric", "problem", p)
-		}
-	}
-	f.problems = problems
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

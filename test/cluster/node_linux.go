@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -260,15 +259,7 @@ func (n *Node) waitReady(ctx context.Context) error {
 
 // Get reads a page of the agent's HTTP server.
 func (n *Node) Get(path string) (body string, status int, err error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-			err = n.NS.Do(func() (err error) {
-				c, err = (&net.Dialer{}).DialContext(ctx, network, address)
-				return err
-			})
-			return c, err
-		}}}
-	r, err := client.Get("http://" + HTTP + path)
+	r, err := n.NS.HTTPClient(5 * time.Second).Get("http://" + HTTP + path)
 	if err != nil {
 		return "", 0, err
 	}
