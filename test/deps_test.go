@@ -80,7 +80,7 @@ var rules = []rule{
 	{from: []string{"windows"}, banned: []string{module + "linux", module + "common/policy", module + "common/analysis", module + "common/kube", module + "common/agent", module + "common/api", module + "cni", module + "cmd"},
 		reason: "a backend sees the boundary and the nouns, not who calls it"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/Microsoft/hcsshim"}, except: []string{"windows/hns"},
-		reason: "windows/hns is the only door to HNS"},
+		reason: "windows/hns is the only package that calls HNS"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/vishvananda/netlink", "github.com/google/nftables"},
 		except: []string{"linux/link", "linux/engines", "linux/fabric", "linux/foreign", "linux/hostport", "linux/kubeproxy"},
 		reason: "netlink and nftables are reached by the packages that own such objects"},

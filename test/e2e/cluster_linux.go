@@ -249,11 +249,11 @@ func (c config) serve(ctx context.Context, port int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
-	door, err := l.openDoor(ctx, port)
+	listener, err := l.forwardAPI(ctx, port)
 	if err != nil {
 		return err
 	}
-	defer door.Close()
+	defer listener.Close()
 	if err := l.start(ctx); err != nil {
 		return err
 	}

@@ -31,8 +31,8 @@ func guarded(t *testing.T, c hns.GuardConfig) (*hnstest.Fake, hns.Client, func()
 	}
 }
 
-// TestGuardEndsHungCalls: a call that hangs fails at its deadline, is not made
-// a second time beside itself, and too many of them close the door.
+// TestGuardEndsHungCalls checks that a call that hangs fails at its deadline, and is not repeated
+// meanwhile. Too many such calls block further calls.
 func TestGuardEndsHungCalls(t *testing.T) {
 	f, g, calls := guarded(t, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 2, Backoff: time.Millisecond})
 	release := make(chan struct{})
@@ -55,7 +55,7 @@ func TestGuardEndsHungCalls(t *testing.T) {
 		if _, err := g.Version(context.Background()); err == nil {
 			break
 		} else if time.Since(start) > 5*time.Second {
-			t.Fatal("the door stays closed: ", err)
+			t.Fatal("calls stay blocked: ", err)
 		}
 	}
 }

@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// openDoor forwards connections from a port of 127.0.0.1 on this machine to the API server, which
+// forwardAPI forwards connections from a port of 127.0.0.1 on this machine to the API server, which
 // is in another network namespace. TLS stays end to end.
-func (l *lab) openDoor(ctx context.Context, port int) (io.Closer, error) {
+func (l *lab) forwardAPI(ctx context.Context, port int) (io.Closer, error) {
 	var config net.ListenConfig
-	door, err := config.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	listener, err := config.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("listen for clients of the API server: %w: give another -port", err)
 	}
 	go func() {
 		for {
-			client, err := door.Accept()
+			client, err := listener.Accept()
 			if err != nil {
 				return // the listener is closed
 			}
-			go l.letIn(client)
+			go l.forwardConnection(client)
 		}
 	}()
-	return door, nil
+	return listener, nil
 }
 
-// letIn copies data between a client and the API server until both have ended.
-func (l *lab) letIn(client net.Conn) {
+// forwardConnection copies data between a client and the API server until both have ended.
+func (l *lab) forwardConnection(client net.Conn) {
 	defer client.Close()
 	var server net.Conn
 	err := l.fabric.Do(func() (err error) {
