@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// guarded returns a guarded Fake and what the observer saw.
+// guarded returns a guarded Fake, and a function that returns the calls that the observer saw.
 func guarded(t *testing.T, c hns.GuardConfig) (*hnstest.Fake, hns.Client, func() []hns.Call) {
 	t.Helper()
 	f := hnstest.NewFake(hns.Server2022)
@@ -60,7 +60,7 @@ func TestGuardEndsHungCalls(t *testing.T) {
 	}
 }
 
-// TestGuardRepeats: Guard retries only calls that can succeed later.
+// TestGuardRepeats checks that Guard retries only calls that can succeed later.
 func TestGuardRepeats(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -101,7 +101,7 @@ func TestGuardRepeats(t *testing.T) {
 	}
 }
 
-// TestGuardObeysItsCaller: a caller that gives up gets its own error at once.
+// TestGuardObeysItsCaller checks that a caller whose context ends gets the error immediately.
 func TestGuardObeysItsCaller(t *testing.T) {
 	f, g, _ := guarded(t, hns.GuardConfig{Deadline: time.Minute})
 	release := make(chan struct{})
@@ -124,7 +124,7 @@ func TestGuardConfig(t *testing.T) {
 	}
 }
 
-// TestVersions checks the gates against the versions that are known.
+// TestVersions checks the feature gates against the known versions.
 func TestVersions(t *testing.T) {
 	for _, c := range []struct {
 		v    hns.Version
