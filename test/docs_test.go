@@ -195,7 +195,7 @@ func anchor(heading string) string {
 	return strings.Map(kept, heading)
 }
 
-// Tests that a document cites as proof exist. A name may end with a star.
+// TestNamedTestsExist checks that tests that a document cites as proof exist. A name may end with a star.
 func TestNamedTestsExist(t *testing.T) {
 	var all []string
 	for _, f := range sources(t, "_test.go") {

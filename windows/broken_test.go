@@ -107,8 +107,8 @@ func TestHostPortOfALeak(t *testing.T) {
 	}
 }
 
-// TestBrokenEndpointIsMadeAnew: one that HNS has given up is a problem, and the
-// next ADD of the same pod makes another, with the same address.
+// TestBrokenEndpointIsRecreated checks that an endpoint that HNS gave up is a problem, and that the
+// next ADD of the same pod creates another one with the same address.
 func TestBrokenEndpointIsRecreated(t *testing.T) {
 	for _, broken := range []hns.State{hns.StateDegraded, hns.StateDestroyed} {
 		n := newNode(t, hns.Server2022, bridgeConfig())

@@ -97,7 +97,7 @@ func (n *Node) prepare() error {
 // hardware returns the MAC address of a Windows node's adapter.
 func (n *Node) hardware() model.MAC { return model.MAC{0x00, 0x15, 0x5d, 0x00, 0x00, byte(n.Number)} }
 
-// announcement returns the annotations of the Node object of a Windows node. An agent that watches a directory
+// nodeInfo returns the annotations of the Node object of a Windows node. An agent that watches a directory
 // cannot write them.
 func (n *Node) nodeInfo() model.NodeInfo {
 	switch {
