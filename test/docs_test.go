@@ -195,6 +195,23 @@ func anchor(heading string) string {
 	return strings.Map(kept, heading)
 }
 
+// TestReadmeOfCommon checks that common/README.md has a row for every directory.
+func TestReadmeOfCommon(t *testing.T) {
+	text, err := os.ReadFile("../common/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadDir("../common")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		if n := strings.Count(string(text), fmt.Sprintf("| [%[1]s](%[1]s) |", d.Name())); d.IsDir() && n != 1 {
+			t.Errorf("common/README.md has %d rows for %s", n, d.Name())
+		}
+	}
+}
+
 // TestNamedTestsExist checks that tests that a document cites as proof exist. A name may end with a star.
 func TestNamedTestsExist(t *testing.T) {
 	var all []string

@@ -25,21 +25,25 @@ type Comparison struct {
 	Due time.Time
 }
 
-// Done records a comparison that found problems. It returns the problems that the last one did not have, as they
-// were passed.
+// Done records a comparison that found problems. It returns the problems that the last one did not have, on one
+// line each.
 func (c *Comparison) Done(now time.Time, problems []string) (fresh []string) {
 	c.Due = now.Add(auditPeriod)
 	if len(problems) > 0 {
 		c.Due = now.Add(retryPeriod)
 	}
-	problems = slices.Compact(slices.Sorted(slices.Values(problems)))
-	named := make([]string, 0, len(problems))
+	lines := make([]string, 0, len(problems))
 	for _, p := range problems {
+		lines = append(lines, strings.ReplaceAll(p, "\n", "; "))
+	}
+	slices.Sort(lines)
+	lines = slices.Compact(lines)
+	named := make([]string, 0, len(lines))
+	for _, p := range lines {
 		text := "fabric: " + p
 		if rest, ok := strings.CutPrefix(p, Warning); ok {
 			text = Warning + "fabric: " + rest
 		}
-		text = strings.ReplaceAll(text, "\n", "; ")
 		if !slices.Contains(c.Problems, text) {
 			fresh = append(fresh, p)
 		}

@@ -19,7 +19,7 @@ func TestComparison(t *testing.T) {
 		due                    time.Duration
 	}{
 		{nil, nil, nil, 5 * time.Second},
-		{[]string{"b", "a\nc", "b"}, []string{"a\nc", "b"}, []string{"fabric: a; c", "fabric: b"}, time.Second},
+		{[]string{"b", "a\nc", "b"}, []string{"a; c", "b"}, []string{"fabric: a; c", "fabric: b"}, time.Second},
 		{[]string{"b", fabric.Warning + "d"}, []string{fabric.Warning + "d"}, []string{"fabric: b", "warning: fabric: d"}, time.Second},
 		{nil, nil, nil, 5 * time.Second},
 		{[]string{"b"}, []string{"b"}, []string{"fabric: b"}, time.Second},

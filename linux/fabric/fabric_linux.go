@@ -10,7 +10,6 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -130,7 +129,7 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	uplink, err := FindUplink(f.uplink)
 	if err != nil {
 		f.failed = true
-		f.report(now, []string{oneLine(err)})
+		f.report(now, []string{err.Error()})
 		return // the installed state stays
 	}
 	f.found = uplink
@@ -151,7 +150,7 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	f.plan, f.failed = plan, len(c.errs) > 0
 	problems := slices.Clone(plan.Problems)
 	for _, err := range c.errs {
-		problems = append(problems, oneLine(err))
+		problems = append(problems, err.Error())
 	}
 	f.report(now, problems)
 }
@@ -161,8 +160,6 @@ func (f *Fabric) report(now time.Time, problems []string) {
 		f.host.Log.Error("fabric", "problem", p)
 	}
 }
-
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // changes collects changes and failures.
 type changes struct {
