@@ -51,11 +51,16 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 }
 
 func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
-	slot, err := b.addSlot(s.ID)
+	slot, err := b.layout.AddSlot(s.ID)
 	if err != nil {
 		return err
 	}
-	e := bpfobj.PodEndpoint{Slot: slot}
+	b.turnPage()
+	b.step("write slot")
+	if err := b.path.WriteSlot(slot); err != nil {
+		return err
+	}
+	e := bpfobj.PodEndpoint{Slot: slot.Index}
 	copy(e.Mac[:], pair.PodMAC)
 	copy(e.HostMac[:], pair.HostMAC)
 	for _, ip := range s.IPs {
@@ -82,17 +87,6 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	}
 	b.step("configure pair")
 	return link.Configure(s, pair)
-}
-
-// addSlot assigns a slot to an endpoint and writes it to the maps, and returns its index.
-func (b *Backend) addSlot(id model.EndpointID) (uint32, error) {
-	slot, err := b.layout.AddSlot(id)
-	if err != nil {
-		return 0, err
-	}
-	b.turnPage()
-	b.step("write slot")
-	return slot.Index, b.path.WriteSlot(slot)
 }
 
 // register writes the endpoint of an interface to the maps. queued is true if the pod has a

@@ -121,12 +121,17 @@ func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd
 	if err := b.ends.Put(spec.ID, end); err != nil {
 		return err
 	}
-	slot, err := b.addSlot(spec.ID)
+	slot, err := b.layout.AddSlot(spec.ID)
 	if err != nil {
 		return err
 	}
+	b.turnPage()
+	b.step("write slot")
+	if err := b.path.WriteSlot(slot); err != nil {
+		return err
+	}
 	b.step("register endpoint")
-	if err := b.path.PutQueuedEndpoint(end.Index, foreignEntry(slot, spec.IPs, end)); err != nil {
+	if err := b.path.PutQueuedEndpoint(end.Index, foreignEntry(slot.Index, spec.IPs, end)); err != nil {
 		return err
 	}
 	b.step("attach programs")

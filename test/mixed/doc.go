@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mixed holds the test of clusters with nodes of both systems: two Linux nodes with
-// the eBPF data path and two emulated Windows nodes, on overlay and on bridged networks. Under
-// cases of test/corpus, every pod and every node connects to every pod by TCP and UDP. Each
-// verdict is compared with the reference.
+// Package mixed holds the test of clusters with nodes of both systems: two Linux
+// nodes with the eBPF data path and two emulated Windows nodes, on overlay and on
+// bridged networks. Under cases of test/corpus every pod and every node asks every
+// pod by TCP and UDP, and each verdict is compared with the reference.
 //
-// Without -short it runs some of the cases; ISTHMUS_MIXED=1 (make mixed) runs all that fit.
-// With ISTHMUS_WINE=1 Windows nodes run the executables for Windows under Wine. It does not
-// test Windows itself.
+// Without -short it tries a part of the cases; ISTHMUS_MIXED=1 (make mixed) tries
+// all that fit. With ISTHMUS_WINE=1 Windows nodes run the executables for Windows
+// under Wine. It shows nothing of Windows itself.
 package mixed

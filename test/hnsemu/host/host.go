@@ -49,7 +49,7 @@ type Host struct {
 	sw      *vfp.Switch
 	node    []netip.Addr // the node's addresses
 
-	moving sync.Mutex // serialises changes of the ports
+	moving sync.Mutex // one change of the ports at a time
 
 	mu     sync.Mutex // guards the traces
 	traces []vfp.Trace

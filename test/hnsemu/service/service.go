@@ -48,7 +48,7 @@ type Config struct {
 	Version hns.Version
 	// Stack, if set, is the IP stack of the host, which iphlpapi.dll of Wine cannot change.
 	Stack hostroute.Stack
-	// Calls, if set, receives every call as a line of JSON.
+	// Calls, if set, gets every call as a line of JSON.
 	Calls io.Writer
 	// Changed, if set, is called after every call that may have changed objects, before the answer.
 	Changed func() error
@@ -68,7 +68,7 @@ type Service struct {
 	faults    fault.Faults
 	callsMu   sync.Mutex
 	netnsMu   sync.Mutex
-	netns     map[string]string // network namespace files by HCN namespace
+	netns     map[string]string // files of network namespaces, by HCN namespace
 }
 
 // New returns a service.
