@@ -36,7 +36,7 @@ func TestParseConf(t *testing.T) {
 	}
 }
 
-// FuzzParseConf expects an answer or a CNI error for any bytes.
+// FuzzParseConf expects a configuration or a CNI error for any bytes.
 func FuzzParseConf(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, `null`, `[]`, `{"name":1}`, `{"socket":"/a","timeoutSeconds":1e-9}`, `{"timeoutSeconds":1e400}`,

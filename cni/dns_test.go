@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestDNSOfRuntime: the data path gets the resolver that the runtime passes for a dnsPolicy, else that of the
-// file. A resolver that is wrong keeps no pod from its removal.
+// TestDNSOfRuntime checks that the data path gets the resolver that the runtime passes for a
+// dnsPolicy, or else that of the file. An invalid resolver does not prevent DEL.
 func TestDNSOfRuntime(t *testing.T) {
 	r := newRigOn(t, model.Features{OS: model.Windows, Platform: "test", DNS: true})
 	r.publish(3, "10.0.1.0/24")

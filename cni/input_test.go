@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// printed is what the plugin writes to standard output.
+// printed is the standard output of the plugin.
 type printed struct {
 	Code    uint   `json:"code"`
 	Msg     string `json:"msg"`
@@ -50,7 +50,7 @@ func (r *rig) execute(out *printed, command string, rt *libcni.RuntimeConf, stdi
 	return cmd.ProcessState.ExitCode()
 }
 
-// badInput is a command line of the plugin and the error that it prints.
+// badInput is an invocation of the plugin and the expected error.
 type badInput struct {
 	command string
 	change  func(*libcni.RuntimeConf)
@@ -59,7 +59,7 @@ type badInput struct {
 	text    string
 }
 
-// badInputs are variations of a good configuration, by name.
+// badInputs are changes of a valid configuration, by name.
 func badInputs(good string) map[string]badInput {
 	with := func(members string) string { return strings.TrimSuffix(good, "}") + "," + members + "}" }
 	same := func(*libcni.RuntimeConf) {}
@@ -123,7 +123,7 @@ func changed(change func(*libcni.RuntimeConf)) *libcni.RuntimeConf {
 	return rt
 }
 
-// TestBadInput runs the plugin on environments and inputs that are not right.
+// TestBadInput runs the plugin with invalid environments and inputs.
 func TestBadInput(t *testing.T) {
 	r := newRig(t)
 	r.publish(1, "10.0.1.0/24")

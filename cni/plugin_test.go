@@ -33,7 +33,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// binDir is where the real plugin is, under the name "isthmus".
+// binDir is the directory of the real plugin, under the name "isthmus".
 var binDir string
 
 func TestMain(m *testing.M) {
@@ -61,7 +61,7 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// rig is an agent on a data path in memory, and a socket.
+// rig is an agent with a data path in memory, and a socket.
 type rig struct {
 	t      testing.TB
 	socket string
@@ -117,7 +117,7 @@ func newRigOn(t testing.TB, features model.Features) *rig {
 	return r
 }
 
-// publish makes pods shop/web-0, web-1, ... known.
+// publish publishes pods shop/web-0, web-1, ...
 func (r *rig) publish(pods int, cidrs ...string) {
 	node := &model.Node{Name: "node1", OS: model.Linux}
 	for _, c := range cidrs {
@@ -156,7 +156,7 @@ func wantError(t *testing.T, err error, code uint, text string) {
 	}
 }
 
-// TestEveryVersion does with libcni what a runtime does, in every version.
+// TestEveryVersion makes the calls of a runtime through libcni, in every version.
 func TestEveryVersion(t *testing.T) {
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestEveryVersion(t *testing.T) {
 			}
 			golden(t, "result-"+version+".json", printed.Bytes())
 			if err := r.libcni.CheckNetworkList(ctx, list, runtimeConf(0)); (err == nil) != (version != "0.3.1") {
-				t.Errorf("CHECK: %v", err) // CHECK came with 0.4.0
+				t.Errorf("CHECK: %v", err) // CHECK exists since 0.4.0
 			}
 			if version == "1.1.0" {
 				if err := r.libcni.GetStatusNetworkList(ctx, list); err != nil {
@@ -226,7 +226,7 @@ func TestGCRemovesWhatIsNotValid(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// libcni itself calls DEL for what its cache knows: another cache knows nothing.
+	// libcni calls DEL for the networks in its cache; another cache has none.
 	other := libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(), nil)
 	if err := other.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}); err != nil {
 		t.Fatal(err)
@@ -235,7 +235,7 @@ func TestGCRemovesWhatIsNotValid(t *testing.T) {
 	if !strings.Contains(dump, "endpoint c1:eth0") || strings.Contains(dump, "endpoint c0:eth0") || strings.Contains(dump, "endpoint c2:eth0") {
 		t.Errorf("after GC:\n%s", dump)
 	}
-	err := other.GCNetworkList(ctx, list, nil) // without a list
+	err := other.GCNetworkList(ctx, list, nil) // without a previous list
 	if err == nil || !strings.Contains(err.Error(), "has no cni.dev/valid-attachments") {
 		t.Errorf("GC without a list: %v", err)
 	}
@@ -247,8 +247,8 @@ func TestGCRemovesWhatIsNotValid(t *testing.T) {
 	}
 }
 
-// TestRefused checks what ADD refuses, that nothing is left, and that DEL with
-// the same configuration works all the same.
+// TestRefused checks which configurations ADD refuses, that nothing is left, and that DEL with the
+// same configuration succeeds.
 func TestRefused(t *testing.T) {
 	r := newRig(t)
 	r.publish(2, "10.0.1.0/24")
@@ -316,7 +316,7 @@ func TestAgentIsAway(t *testing.T) {
 	_, err := r.libcni.AddNetworkList(ctx, list, runtimeConf(0))
 	wantError(t, err, 11, "isthmus-agent is not reachable at "+r.socket)
 	wantError(t, r.libcni.GetStatusNetworkList(ctx, list), 50, "start the agent")
-	// DEL must be tried again, or the attachment leaks.
+	// DEL must be retried, or the attachment leaks.
 	err = r.libcni.DelNetworkList(ctx, list, runtimeConf(0))
 	if err == nil || !strings.Contains(err.Error(), "isthmus-agent is not reachable") {
 		t.Errorf("DEL: %v", err)
@@ -325,7 +325,7 @@ func TestAgentIsAway(t *testing.T) {
 	if status := r.execute(&out, "DEL", runtimeConf(0), fmt.Sprintf(`{"cniVersion":"1.1.0","name":"pods","type":"isthmus","socket":%q}`, r.socket)); status == 0 || out.Code != 11 {
 		t.Errorf("DEL: exit status %d, %+v", status, out)
 	}
-	// A process listens and does not answer.
+	// A process listens but does not answer.
 	silent, err := socket.Listen(r.socket)
 	if err != nil {
 		t.Fatal(err)

@@ -19,14 +19,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
-// recorder is an agent that records requests and answers as told.
+// recorder is an agent that records requests and returns given answers.
 type recorder struct {
 	t      *testing.T
 	socket string
 
 	mu       sync.Mutex
 	requests []cniframe.Frame
-	reply    func(cniframe.Kind) any // nil answers {}
+	reply    func(cniframe.Kind) any // nil returns {}
 }
 
 func record(t *testing.T) *recorder {
@@ -119,7 +119,8 @@ func (r *recorder) wantError(out []byte, status int, code uint, text string) {
 	}
 }
 
-// results are results of other plugins, by version, with keys that no version of the specification has.
+// results are results of other plugins, by version, with keys that no version of the specification
+// defines.
 var results = map[string]string{
 	"0.3.0": `{"cniVersion":"0.3.0","interfaces":[{"name":"azv1","mac":"AA-BB-CC-00-00-01"},{"name":"eth0"}],"ips":[{"version":"4","interface":1,"address":"10.1.0.4/16"}],"extra":[1e3]}`,
 	"0.3.1": `{ "cniVersion":"0.3.1", "extra":{"b":1,"a":[null,1.50]},"interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},{"name":"veth1","socketPath":"x"},{"name":"eth0","mac":"02:00:00:00:00:02","sandbox":"/run/netns/c0"}],` +
@@ -156,7 +157,7 @@ func TestPolicyModePassesOn(t *testing.T) {
 				t.Errorf("ADD requests %s (%v), want %+v with %+v", requests[0].Body, err, wantAdd, want)
 			}
 			if version < "0.4.0" {
-				return // CHECK came with 0.4.0
+				return // CHECK exists since 0.4.0
 			}
 			if out, status := r.run("CHECK", version, `,"prevResult":`+result); status != 0 || len(out) != 0 {
 				t.Errorf("CHECK exits with %d and prints %s", status, out)
@@ -171,7 +172,8 @@ func TestPolicyModePassesOn(t *testing.T) {
 	}
 }
 
-// TestPolicyModeConverts: a runtime gets the version that it asks for, whatever the plugin before printed.
+// TestPolicyModeConverts checks that a runtime gets the version that it requests, whatever the
+// previous plugin printed.
 func TestPolicyModeConverts(t *testing.T) {
 	r := record(t)
 	out, status := r.run("ADD", "1.0.0", `,"prevResult":`+results["0.4.0"])
@@ -185,7 +187,8 @@ func TestPolicyModeConverts(t *testing.T) {
 	}
 }
 
-// TestPolicyModeNeedsOnlyItself: DEL and GC need no prevResult, and DEL no valid mode either.
+// TestPolicyModeNeedsOnlyItself checks that DEL and GC need no prevResult, and that DEL needs no
+// valid mode.
 func TestPolicyModeNeedsOnlyItself(t *testing.T) {
 	r := record(t)
 	for range 2 {
@@ -269,7 +272,7 @@ func TestPolicyModeRefuses(t *testing.T) {
 	}
 }
 
-// TestPolicyModeHostNames: hints about the host's interface are bounded.
+// TestPolicyModeHostNames checks that hints about the host's interface are bounded.
 func TestPolicyModeHostNames(t *testing.T) {
 	r := record(t)
 	var interfaces []string
@@ -285,7 +288,7 @@ func TestPolicyModeHostNames(t *testing.T) {
 	}
 }
 
-// TestPolicyModeAgents: an agent that refuses, one of an earlier version, and none.
+// TestPolicyModeAgents checks an agent that refuses, an agent of an earlier version, and no agent.
 func TestPolicyModeAgents(t *testing.T) {
 	r := record(t)
 	good := `,"prevResult":` + results["1.1.0"]

@@ -5,7 +5,6 @@ package linux_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -67,26 +66,6 @@ func onOwnHooks(t *testing.T, attack func(*testing.T, func(*linux.Config))) {
 	t.Run("rules", func(t *testing.T) {
 		attack(t, func(c *linux.Config) { c.ByClassifiers, c.EgressByRule = true, true })
 	})
-}
-
-// newAttackLab returns a lab of one node with the given kind of hooks. Its programs have moved
-// to their final hooks.
-func newAttackLab(t *testing.T, change func(*linux.Config)) *lab {
-	t.Helper()
-	l := newNode(t)
-	l.change = change
-	l.outside = l.namespace("outside")
-	l.must(l.cable(l.outside))
-	l.must(l.node.Do(func() error { return addresses("eth0", nodeAddr4+"/24", nodeAddr6+"/64") }))
-	l.must(l.outside.Do(func() error {
-		if err := addresses("eth0", outsideAddr4+"/24", outsideAddr6+"/64"); err != nil {
-			return err
-		}
-		return errors.Join(route("10.1.0.0/16", nodeAddr4), route("fd01::/64", nodeAddr6))
-	}))
-	l.start()
-	t.Cleanup(func() { l.backend.Close() })
-	return l
 }
 
 // addressSet holds the addresses of one IP version in a lab: of pods a, b and c, and of others.
@@ -305,7 +284,7 @@ const controlPort = 7777
 
 func newGuarded(t *testing.T, change func(*linux.Config)) *guarded {
 	t.Helper()
-	g := &guarded{lab: newAttackLab(t, change)}
+	g := &guarded{lab: newLabWith(t, change)}
 	g.a, g.c = g.pod("a", 11), g.pod("c", 13)
 	g.guard()
 	g.wa, g.wc, g.wo = g.wire(g.a, "eth0"), g.wire(g.c, "eth0"), g.wire(g.outside, "eth0")

@@ -15,7 +15,7 @@ import (
 func TestAttackOneWay(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
-		l := newAttackLab(t, change)
+		l := newLabWith(t, change)
 		l.pod("a", 11)
 		l.pod("b", 12)
 		control9 := accept(pods("a"), udp(controlPort))

@@ -17,7 +17,7 @@ import (
 // newServiceAttackLab is newServiceLab with the given kind of hooks.
 func newServiceAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	t.Helper()
-	l := newAttackLab(t, change)
+	l := newLabWith(t, change)
 	l.pod("a", 11)
 	l.pod("b", 12)
 	l.pod("c", 13)

@@ -26,7 +26,7 @@ import (
 func onForeign(t *testing.T, test func(*testing.T, *lab)) {
 	for name := range plugins {
 		t.Run(name, func(t *testing.T) {
-			test(t, newAttackLab(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, name }))
+			test(t, newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, name }))
 		})
 	}
 }
@@ -162,7 +162,7 @@ func TestForeignDelete(t *testing.T) {
 
 // A bridge changes its MAC: pods still reach what is not on their segment.
 func TestForeignBridgeMAC(t *testing.T) {
-	l := newAttackLab(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
+	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
 	a := l.pod("a", 11)
 	l.echo(l.outside, 90)
 	l.apply()
@@ -186,7 +186,7 @@ func forgetNeighbours() error {
 
 // What is not a veth pair between the pod and the node is refused by name.
 func TestForeignRefusals(t *testing.T) {
-	l := newAttackLab(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "routed" })
+	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "routed" })
 	l.pod("a", 11)
 	l.plugin = func(*lab, string, byte) error { return nil }
 	other := l.namespace("other")

@@ -68,7 +68,14 @@ const (
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
+	return newLabWith(t, nil)
+}
+
+// newLabWith returns a lab whose backend has a changed configuration.
+func newLabWith(t *testing.T, change func(*linux.Config)) *lab {
+	t.Helper()
 	l := newNode(t)
+	l.change = change
 	l.outside = l.namespace("outside")
 	l.must(l.cable(l.outside))
 	l.must(l.node.Do(func() error { return addresses("eth0", nodeAddr4+"/24", nodeAddr6+"/64") }))

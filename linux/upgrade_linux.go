@@ -133,7 +133,7 @@ func (b *Backend) switchAll() (migrated migrate.Migrated, err error) {
 		return migrated, err
 	}
 	for _, f := range found {
-		if err := b.settlePrograms(f); err != nil {
+		if err := b.replaceOlderPrograms(f); err != nil {
 			return migrated, err
 		}
 	}
@@ -196,8 +196,8 @@ func (b *Backend) divert(f link.Found) error {
 		FromPod: b.path.Switch().Dispatcher(model.Egress).FD(), ToPod: b.path.Switch().Dispatcher(model.Ingress).FD()})
 }
 
-// settlePrograms attaches our programs to an interface, whichever hooks the older ones used.
-func (b *Backend) settlePrograms(f link.Found) error {
+// replaceOlderPrograms attaches our programs to an interface, whichever hooks the older ones used.
+func (b *Backend) replaceOlderPrograms(f link.Found) error {
 	b.step("take links")
 	if err := b.path.TakeLinks(f.Name); err != nil {
 		return err

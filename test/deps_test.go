@@ -17,7 +17,7 @@ import (
 
 const module = "github.com/isthmus-net/isthmus/"
 
-// listed is what go list says of a package.
+// listed holds the fields of go list that the tests use.
 type listed struct {
 	ImportPath string
 	Standard   bool
@@ -25,7 +25,7 @@ type listed struct {
 	Deps       []string
 }
 
-// list runs go list for one system.
+// list runs go list for one operating system.
 func list(t *testing.T, goos string, args ...string) []listed {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Standard,Imports,Deps"}, args...)...)
@@ -49,8 +49,8 @@ func list(t *testing.T, goos string, args ...string) []listed {
 	}
 }
 
-// rule says that the packages under from import nothing under banned, directly,
-// except the packages named.
+// rule forbids the packages under from to import the packages under banned directly, except for the
+// named packages.
 type rule struct {
 	from   []string
 	banned []string
@@ -80,7 +80,7 @@ var rules = []rule{
 	{from: []string{"windows"}, banned: []string{module + "linux", module + "common/policy", module + "common/analysis", module + "common/kube", module + "common/agent", module + "common/api", module + "cni", module + "cmd"},
 		reason: "a backend sees the boundary and the nouns, not who calls it"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/Microsoft/hcsshim"}, except: []string{"windows/hns"},
-		reason: "windows/hns is the only door to HNS"},
+		reason: "windows/hns is the only package that calls HNS"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/vishvananda/netlink", "github.com/google/nftables"},
 		except: []string{"linux/link", "linux/engines", "linux/fabric", "linux/foreign", "linux/hostport", "linux/kubeproxy"},
 		reason: "netlink and nftables are reached by the packages that own such objects"},
@@ -124,8 +124,8 @@ func under(name string, dirs []string) bool {
 	return slices.ContainsFunc(dirs, func(d string) bool { return name == d || strings.HasPrefix(name, d+"/") })
 }
 
-// The specification and the compiler share the nouns and no code: tests that
-// compare the two would otherwise compare shared code with itself.
+// TestSpecificationAndCompilerShareNouns checks that the specification and the compiler share nouns
+// but no code. Otherwise tests that compare the two would compare shared code with itself.
 func TestSpecificationAndCompilerShareNouns(t *testing.T) {
 	for _, p := range list(t, "linux", "./common/policy", "./common/policy/compile") {
 		for _, i := range p.Imports {
@@ -136,8 +136,8 @@ func TestSpecificationAndCompilerShareNouns(t *testing.T) {
 	}
 }
 
-// Nothing outside cmd/ imports a package under it, tests and modules of their own
-// included: what others need is a library, not part of a command.
+// TestCommandsAreNotImported checks that no package outside cmd/ imports a package under it,
+// including tests and separate modules: shared code belongs in a library.
 func TestCommandsAreNotImported(t *testing.T) {
 	for _, f := range sources(t, ".go") {
 		if strings.HasPrefix(f.name, "cmd/") {
@@ -167,9 +167,9 @@ func TestStandardLibraryOnly(t *testing.T) {
 	}
 }
 
-// What a command must not contain, also by way of others.
+// Packages that a command must not contain, including indirect imports.
 func TestBinaries(t *testing.T) {
-	// What takes longer to load than a plugin has time.
+	// Packages that take too long to load in a plugin.
 	slow := []string{"k8s.io/client-go", "net/http", "crypto/tls", "google.golang.org/grpc", "google.golang.org/protobuf"}
 	for _, c := range []struct {
 		goos, cmd string

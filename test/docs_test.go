@@ -65,7 +65,7 @@ func sources(t *testing.T, suffix string) []source {
 	return all
 }
 
-// Every file says its licence in its first line.
+// Every file states its licence in its first line.
 func TestLicences(t *testing.T) {
 	for suffix, want := range map[string]string{
 		".go": "// SPDX-License-Identifier: Apache-2.0\n",
@@ -195,8 +195,24 @@ func anchor(heading string) string {
 	return strings.Map(kept, heading)
 }
 
-// Tests that a document names as the proof of what it says are there. A name may end
-// with a star.
+// TestReadmeOfCommon checks that common/README.md has a row for every directory.
+func TestReadmeOfCommon(t *testing.T) {
+	text, err := os.ReadFile("../common/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadDir("../common")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		if n := strings.Count(string(text), fmt.Sprintf("| [%[1]s](%[1]s) |", d.Name())); d.IsDir() && n != 1 {
+			t.Errorf("common/README.md has %d rows for %s", n, d.Name())
+		}
+	}
+}
+
+// TestNamedTestsExist checks that tests that a document cites as proof exist. A name may end with a star.
 func TestNamedTestsExist(t *testing.T) {
 	var all []string
 	for _, f := range sources(t, "_test.go") {
@@ -295,8 +311,8 @@ func TestExamplesOfREADME(t *testing.T) {
 	}
 }
 
-// TestDecisions checks that docs/adr/README.md lists every decision by its number and
-// title, says which numbers are unused, and that decisions stay short.
+// TestDecisions checks that docs/adr/README.md lists every decision by its number and title, lists
+// the unused numbers, and that decisions stay short.
 func TestDecisions(t *testing.T) {
 	const mostWords = 480
 	raw, err := os.ReadFile("../docs/adr/README.md")

@@ -42,8 +42,8 @@ func layerOf(pkg string) (layer int, dir string) {
 	return -1, ""
 }
 
-// TestImportGraph checks that every import leads to a lower layer, so that there is no
-// cycle of directories, and that ARCHITECTURE.md shows the imports.
+// TestImportGraph checks that every import leads to a lower layer, so that there is no cycle of
+// directories. It also checks that ARCHITECTURE.md shows the imports.
 func TestImportGraph(t *testing.T) {
 	imports := make(map[string]map[string]bool)
 	for _, goos := range []string{"linux", "windows"} {
@@ -73,8 +73,8 @@ func TestImportGraph(t *testing.T) {
 	generated(t, "../ARCHITECTURE.md", "imports", drawGraph(imports))
 }
 
-// drawGraph renders the imports of each directory, by layers. Imports that other imports
-// imply are left out, and directories of one layer with the same imports share a line.
+// drawGraph renders the imports of each directory, by layers. It leaves out imports that other
+// imports imply. Directories of one layer with the same imports share a line.
 func drawGraph(imports map[string]map[string]bool) string {
 	var b strings.Builder
 	b.WriteString("```\n")

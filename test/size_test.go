@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Limits on what is written by hand. Lines count from the first to the last.
+// Limits for code that is written by hand. Lines count from the first to the last.
 const (
 	mostFiles         = 25  // of a package, without tests
 	mostLines         = 500 // of a file

@@ -36,8 +36,8 @@ var (
 	checkFile   = regexp.MustCompile(`(?:\./|\brun: )((?:\.ci|deploy|cmd|test)/[\w./-]+)`)
 )
 
-// TestWorkflows checks what actionlint does not know: rights are limited, actions are pinned,
-// and the targets, packages and scripts that workflows run exist.
+// TestWorkflows checks points that actionlint does not cover: rights are limited, actions are
+// pinned, and the targets, packages and scripts that workflows run exist.
 func TestWorkflows(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	if err != nil {

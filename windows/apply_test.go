@@ -62,7 +62,8 @@ func (n *node) hnsID(id model.EndpointID) string {
 	return list[i].ID
 }
 
-// TestOneEndpointFails: the others continue, the failed one keeps its list, and the next Apply completes.
+// TestOneEndpointFails checks that other endpoints are written, that the failed one keeps its list,
+// and that the next Apply completes.
 func TestOneEndpointFails(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n, first, second := two(t, v, bridgeConfig())
@@ -87,15 +88,15 @@ func TestOneEndpointFails(t *testing.T) {
 	}
 }
 
-// TestFailureFailsClosed: an endpoint cannot be written while a pod loses its
-// permission. For the others the pod must be shut out all the same.
+// TestFailureFailsClosed checks that a pod that loses its permission is shut out of the other
+// endpoints, although one endpoint cannot be written.
 func TestFailureFailsClosed(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	n.apply(both(first, second, "10.0.3.3", "10.0.3.4"))
 	bad := n.hnsID(first.ID)
 	n.failing(func(op, id string) bool { return op == "ModifyEndpoint" && id == bad }, hns.CodeInvalidPolicy)
 	next := both(first, second, "10.0.3.4")
-	other := *next.Policy.Tables[model.TableID{1}] // the first endpoint comes under another table
+	other := *next.Policy.Tables[model.TableID{1}] // the first endpoint gets another table
 	other.ID = model.TableID{2}
 	other.Sides[1].Default = other.Sides[0].Default
 	next.Policy.Tables[other.ID] = &other
@@ -110,8 +111,8 @@ func TestFailureFailsClosed(t *testing.T) {
 	}
 }
 
-// TestSetFails: endpoints that need a set which cannot be written keep what
-// they have, and say so.
+// TestSetFails checks that endpoints that need a failed set keep their previous lists, and are
+// reported.
 func TestSetFails(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	n.apply(both(first, second, "10.0.3.3"))
@@ -127,7 +128,7 @@ func TestSetFails(t *testing.T) {
 	}
 }
 
-// TestEndpointGoneDuringApply: Apply succeeds if an endpoint is removed meanwhile.
+// TestEndpointGoneDuringApply checks that Apply succeeds if an endpoint is removed meanwhile.
 func TestEndpointGoneDuringApply(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n, first, second := two(t, v, bridgeConfig())
@@ -149,7 +150,7 @@ func TestEndpointGoneDuringApply(t *testing.T) {
 	}
 }
 
-// TestHangEndsAtTheDeadline: HNS does not answer one write.
+// TestHangEndsAtTheDeadline checks that Apply ends although HNS does not answer one write.
 func TestHangEndsAtTheDeadline(t *testing.T) {
 	c := bridgeConfig()
 	c.CallDeadline = 100 * time.Millisecond
@@ -175,7 +176,8 @@ func TestHangEndsAtTheDeadline(t *testing.T) {
 	}
 }
 
-// TestAcceptedButNotHeld: HNS says yes and holds something else.
+// TestAcceptedButNotHeld checks that Apply notices if HNS reports success but stores something
+// else.
 func TestAcceptedButNotHeld(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	id := n.hnsID(first.ID)
@@ -198,8 +200,8 @@ func TestAcceptedButNotHeld(t *testing.T) {
 	}
 }
 
-// TestPeerChurnWritesNoACL: on HNS 13 peers come and go without any endpoint
-// being modified; on older ones only endpoints that name them are.
+// TestPeerChurnWritesNoACL checks that on HNS 13 new and deleted peers modify no endpoint. On older
+// versions they modify only endpoints that name them.
 func TestPeerChurnWritesNoACL(t *testing.T) {
 	for v, want := range map[hns.Version]int{hns.Server2019: 40, hns.Server2022: 0, hns.Server2025: 0} {
 		n, first, second := two(t, v, bridgeConfig())
@@ -212,7 +214,7 @@ func TestPeerChurnWritesNoACL(t *testing.T) {
 			t.Errorf("hns %s: %d endpoints written, want %d", v, got, want)
 		}
 		n.fake.ForgetCalls()
-		n.apply(both(first, second)) // the last one goes too
+		n.apply(both(first, second)) // the last peer is deleted too
 		n.start()
 		n.apply(both(first, second))
 		n.apply(both(first, second, "10.0.3.77"))

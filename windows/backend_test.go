@@ -18,8 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// TestApplyIsTheState brings random States into force, in every profile and
-// mode, and sends every probe through HNS.
+// TestApplyIsTheState applies random States in every profile and mode, and evaluates every probe
+// with HNS.
 func TestApplyIsTheState(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
@@ -64,8 +64,8 @@ func TestApplyIsTheState(t *testing.T) {
 	t.Logf("cells=%d", cells)
 }
 
-// TestPolicyBeforePacket: between creation and the first Apply nothing passes,
-// and an endpoint that the State does not name stays closed.
+// TestPolicyBeforePacket checks that nothing passes between creation and the first Apply, and that
+// an endpoint that the State does not name stays closed.
 func TestPolicyBeforePacket(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -94,8 +94,8 @@ func TestPolicyBeforePacket(t *testing.T) {
 	closed("after a State that does not name it")
 }
 
-// TestNodeReachesItsPods: also from the host's own address on the pods'
-// network, which the State does not know.
+// TestNodeReachesItsPods checks the addresses of the node, including the host's address on the
+// pods' network, which the State does not contain.
 func TestNodeReachesItsPods(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -153,7 +153,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestNetwork: made once, adopted afterwards, never replaced.
+// TestNetwork checks that the network is created once, adopted afterwards, and never replaced.
 func TestNetwork(t *testing.T) {
 	for _, c := range []windows.Config{bridgeConfig(), overlayConfig()} {
 		n := newNode(t, hns.Server2022, c)
@@ -190,7 +190,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestTunnelAppearsLate: the backend waits for it, and then not for ever.
+// TestTunnelAppearsLate checks that the backend waits for the tunnel, but not forever.
 func TestTunnelAppearsLate(t *testing.T) {
 	for late, warned := range map[int]bool{3: false, 1000: true} {
 		n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: overlayConfig()}
@@ -206,8 +206,8 @@ func TestTunnelAppearsLate(t *testing.T) {
 	}
 }
 
-// TestNetworkVanishes: after HNS has lost everything, Apply and AddEndpoint make
-// the network again.
+// TestNetworkVanishes checks that Apply and AddEndpoint create the network again after HNS has lost
+// everything.
 func TestNetworkVanishes(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")

@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// limit returns the bytes per second that HNS lets an endpoint send; 0 for all.
+// limit returns the bandwidth limit of an endpoint in HNS in bytes per second; 0 for none.
 func (n *node) limit(id model.EndpointID) (rate uint64) {
 	n.t.Helper()
 	e, err := n.fake.Endpoint(ctx, n.hnsID(id))
@@ -30,8 +30,8 @@ func (n *node) limit(id model.EndpointID) (rate uint64) {
 	return rate
 }
 
-// TestBandwidth: egress is limited from the first packet on, also when the limit changes, ends, or other
-// policies are written. A limit on ingress is refused.
+// TestBandwidth checks that egress is limited from the first packet on, also when the limit changes
+// or ends, and when other policies are written. A limit on ingress is refused.
 func TestBandwidth(t *testing.T) {
 	for _, v := range hns.Profiles() {
 		n := newNode(t, v, bridgeConfig())

@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// crowd is a node with 60 endpoints under 30 tables in a cluster of 5,000 pods:
-// every application may be reached by three others, and all by the monitoring.
+// crowd is a node with 60 endpoints under 30 tables in a cluster of 5,000 pods. Each application
+// accepts three others, and all accept the monitoring.
 func crowd() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	app := func(n int) model.Selector {
 		return model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{fmt.Sprint(n % 30)}})
@@ -53,8 +53,8 @@ func crowd() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	return model.MakeSnapshot(nil, nodes, pods, append(policies, monitoring)), endpoints
 }
 
-// BenchmarkApply measures Apply against the Fake, which answers at once: the
-// agent's own work. The figures besides time are calls to HNS that write.
+// BenchmarkApply measures Apply on the Fake, which answers immediately: the agent's own work. It
+// also reports the number of HNS calls that write.
 func BenchmarkApply(b *testing.B) {
 	s, endpoints := crowd()
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {

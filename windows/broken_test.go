@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// TestUpgradeRemovesNoNetwork: whatever an agent is configured to, it removes no
-// network, neither its own of another shape nor one of others.
+// TestUpgradeRemovesNoNetwork checks that an agent with any configuration removes no network:
+// neither its own with another shape, nor one of another program.
 func TestUpgradeRemovesNoNetwork(t *testing.T) {
 	for name, change := range map[string]func(*windows.Config){
 		"nothing":      func(*windows.Config) {},
@@ -48,7 +48,7 @@ func TestUpgradeRemovesNoNetwork(t *testing.T) {
 	}
 }
 
-// TestRemoveEnds: uninstalling does not wait for a call that hangs.
+// TestRemoveEnds checks that uninstalling does not wait for a call that hangs.
 func TestRemoveEnds(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	faults := new(fault.Faults)
@@ -65,8 +65,8 @@ func TestRemoveEnds(t *testing.T) {
 	}
 }
 
-// TestHostPortOfALeak: a host port of a leaked endpoint is freed. If a pod, another network plugin or an
-// unknown owner has the port, the error names the owner or where to look.
+// TestHostPortOfALeak checks that the host port of a leaked endpoint is freed. If a pod, another
+// network plugin or an unknown owner has the port, the error names the owner or where to look.
 func TestHostPortOfALeak(t *testing.T) {
 	port := model.HostPort{Protocol: model.TCP, Number: 8080, Port: 80}
 	leak := func(name string) func(n *node) {
@@ -107,8 +107,8 @@ func TestHostPortOfALeak(t *testing.T) {
 	}
 }
 
-// TestBrokenEndpointIsMadeAnew: one that HNS has given up is a problem, and the
-// next ADD of the same pod makes another, with the same address.
+// TestBrokenEndpointIsRecreated checks that an endpoint that HNS gave up is a problem, and that the
+// next ADD of the same pod creates another one with the same address.
 func TestBrokenEndpointIsRecreated(t *testing.T) {
 	for _, broken := range []hns.State{hns.StateDegraded, hns.StateDestroyed} {
 		n := newNode(t, hns.Server2022, bridgeConfig())
@@ -145,8 +145,8 @@ func (n *node) problems(id model.EndpointID) string {
 	return "not listed"
 }
 
-// TestNewNamespaceNewEndpoint: a pod with a recreated sandbox can be attached, although this HNS lets no
-// endpoint change its namespace.
+// TestNewNamespaceNewEndpoint checks that a pod with a recreated sandbox can be attached, although
+// this HNS lets no endpoint change its namespace.
 func TestNewNamespaceNewEndpoint(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
 	n.fake.SetQuirks(hnstest.Quirks{AttachOnce: true})
@@ -163,8 +163,8 @@ func TestNewNamespaceNewEndpoint(t *testing.T) {
 	}
 }
 
-// TestUnconnectedIsReported: an attached endpoint that no container uses is named
-// after a while, and no longer when one does.
+// TestUnconnectedIsReported checks that an attached endpoint that no container uses is reported
+// after a while, until a container uses it.
 func TestUnconnectedIsReported(t *testing.T) {
 	c := bridgeConfig()
 	c.ConnectWait = 20 * time.Millisecond
@@ -192,8 +192,8 @@ func TestUnconnectedIsReported(t *testing.T) {
 	}
 }
 
-// TestTunnelAddress: a node without a tunnel address, or with one that other nodes do not use, reports a
-// problem. It publishes its tunnel only once it has one.
+// TestTunnelAddress checks that a node without a tunnel address, or with one that other nodes do
+// not use, reports a problem. It publishes its tunnel only once it has an address.
 func TestTunnelAddress(t *testing.T) {
 	for _, early := range []string{"", "169.254.3.4"} {
 		n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: overlayConfig()}

@@ -17,11 +17,11 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// crash is what a Step panics with.
+// crash is the value with which a Step panics.
 type crash struct{}
 
-// during runs f with a Step that crashes at its nth call, and reports whether
-// it came that far.
+// during runs f with a Step that crashes at its nth call, and reports whether that call was
+// reached.
 func (n *node) during(crashAt int, f func()) (crashed bool) {
 	calls := 0
 	n.config.Step = func(string) {
@@ -43,9 +43,8 @@ func (n *node) during(crashAt int, f func()) (crashed bool) {
 	return false
 }
 
-// TestCrashAnywhere: the agent dies between any two steps of ADD, Apply and
-// DEL. Then either the same call is made again and completes, or the endpoint
-// is found and collected; nothing is left.
+// TestCrashAnywhere kills the agent between any two steps of ADD, Apply and DEL. Afterwards either
+// the same call completes, or the endpoint is found and collected. Nothing may be left.
 func TestCrashAnywhere(t *testing.T) {
 	points := 0
 	for _, c := range []windows.Config{bridgeConfig(), overlayConfig()} {
@@ -90,7 +89,7 @@ func TestCrashAnywhere(t *testing.T) {
 	t.Logf("%d crash points", points)
 }
 
-// withoutMACs drops the MAC addresses that HNS deals out in order.
+// withoutMACs removes the MAC addresses, which HNS assigns in order.
 func withoutMACs(dump string) string {
 	var lines []string
 	for line := range strings.Lines(dump) {
@@ -138,8 +137,8 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 	return s
 }
 
-// TestFailedAddLeavesNothing: whichever call of ADD fails, with an error or by
-// not returning, nothing of the attachment is left.
+// TestFailedAddLeavesNothing checks that nothing of an attachment is left, whichever call of ADD
+// fails or hangs.
 func TestFailedAddLeavesNothing(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		for at := 1; ; at++ {
@@ -148,9 +147,9 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 			n := newNode(t, hns.Server2022, c)
 			spec := n.spec("c1", "10.0.1.7")
 			before := n.fake.Dump()
-			var calls atomic.Int64 // a hung call goes on beside the test
+			var calls atomic.Int64 // a hung call continues concurrently with the test
 			release := make(chan struct{})
-			n.fake.After(func(op, _ string) error { // the call has taken effect, but its caller gets no answer
+			n.fake.After(func(op, _ string) error { // the call took effect, but its caller gets no answer
 				if calls.Add(1) != int64(at) {
 					return nil
 				}

@@ -15,16 +15,15 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// sctpState lets a peer in by TCP 80 and SCTP 80.
+// sctpState allows a peer to reach TCP 80 and SCTP 80.
 func sctpState(spec dataplane.EndpointSpec, peer string) *model.State {
 	s := peerState(spec, peer)
 	s.Policy.Ports = append(s.Policy.Ports, model.PortRange{Protocol: model.SCTP, First: 80, Last: 80, Class: 1})
 	return s
 }
 
-// TestHNSWithoutSCTP: an HNS that refuses ACLs for SCTP refuses the whole list that
-// has one. The pod gets the rest of its policy; SCTP is denied and reported, also
-// by the next agent.
+// TestHNSWithoutSCTP checks an HNS that refuses lists with ACLs for SCTP. The pod gets the rest of
+// its policy. SCTP is denied and reported, also by the next agent.
 func TestHNSWithoutSCTP(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n := newNode(t, v, bridgeConfig())
@@ -52,8 +51,8 @@ func TestHNSWithoutSCTP(t *testing.T) {
 	}
 }
 
-// TestRefusalForAnotherReason: a list that is refused without SCTP in it, too, is an
-// error, and other pods keep SCTP.
+// TestRefusalForAnotherReason checks that a list that is refused even without SCTP is an error, and
+// that other pods keep SCTP.
 func TestRefusalForAnotherReason(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	bad := n.hnsID(first.ID)
@@ -74,7 +73,7 @@ func TestRefusalForAnotherReason(t *testing.T) {
 		}
 		return nil
 	})
-	for range 3 { // at most one write puts SCTP back
+	for range 3 { // at most one write restores SCTP
 		if _, err := n.backend.Apply(ctx, state); !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
 			t.Fatalf("error %v", err)
 		}
@@ -94,8 +93,8 @@ func TestRefusalForAnotherReason(t *testing.T) {
 	}
 }
 
-// TestSetsAreTurnedOff restarts an agent that has written sets without them: the remedy if a node does not
-// enforce sets. Lists and sets must be replaced.
+// TestSetsAreTurnedOff restarts an agent that wrote sets with sets disabled: the remedy if a node
+// does not enforce sets. Lists and sets must be replaced.
 func TestSetsAreTurnedOff(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	state := both(first, second, "10.0.3.3", "10.0.3.4")
@@ -130,8 +129,8 @@ func TestSetsAreTurnedOff(t *testing.T) {
 	}
 }
 
-// TestHostAddressesReachPods: programs of a host with several addresses, such as a
-// kubelet that probes, may use any of them. One that a pod has is the pod's.
+// TestHostAddressesReachPods checks a host with several addresses: its programs, such as a kubelet
+// that probes, may use any of them. An address of a pod counts as the pod's.
 func TestHostAddressesReachPods(t *testing.T) {
 	c := bridgeConfig()
 	c.HostAddresses = []netip.Addr{netip.MustParseAddr("172.16.0.5"), netip.MustParseAddr("10.0.3.9")}
@@ -152,7 +151,8 @@ func TestHostAddressesReachPods(t *testing.T) {
 	}
 }
 
-// TestWhereSetsAreUsed: no product is known to use sets on overlay networks.
+// TestWhereSetsAreUsed checks that overlay networks get no sets by default: no product is known to
+// use them there.
 func TestWhereSetsAreUsed(t *testing.T) {
 	for _, c := range []struct {
 		config windows.Config

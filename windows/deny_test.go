@@ -24,7 +24,7 @@ func denying(s *model.State, texts ...string) *model.State {
 	return &c
 }
 
-// applyDenying applies a State whose deny list is reported.
+// applyDenying applies a State whose deny list must be reported.
 func (n *node) applyDenying(s *model.State) {
 	n.t.Helper()
 	unsupported, err := n.backend.Apply(ctx, s)
@@ -33,8 +33,9 @@ func (n *node) applyDenying(s *model.State) {
 	}
 }
 
-// TestDenyList: listed sources reach no pod, under every release and reading, whatever policy allows. The node
-// itself does. Nothing is written twice, and the lists go with their object.
+// TestDenyList checks that listed sources reach no pod, under every release and reading, whatever
+// policy allows. The node itself reaches pods. Nothing is written twice, and the ACLs are removed
+// with the object.
 func TestDenyList(t *testing.T) {
 	everyHNS(t, func(t *testing.T, n *node) {
 		specs := []dataplane.EndpointSpec{n.spec("c1", "10.0.1.7"), n.spec("c2", "10.0.1.8")}
@@ -90,7 +91,8 @@ func TestDenyList(t *testing.T) {
 	})
 }
 
-// TestDenyListDrift: another process removes the ACLs of a deny list, or puts an ACL before them.
+// TestDenyListDrift checks repairs after another process removes the ACLs of a deny list, or puts
+// an ACL before them.
 func TestDenyListDrift(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")

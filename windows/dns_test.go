@@ -15,7 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// clusterFirst is what a kubelet requests for pods of namespace shop, in which "." is the root.
+// clusterFirst returns the settings that a kubelet requests for pods of namespace shop. The search
+// domain "." is the root.
 func clusterFirst(servers ...string) model.DNS {
 	d := model.DNS{Searches: []string{"shop.svc.cluster.local", "svc.cluster.local.", "."}, Options: []string{"ndots:5"}}
 	for _, s := range servers {
@@ -48,8 +49,8 @@ func everyHNS(t *testing.T, test func(t *testing.T, n *node)) {
 	}
 }
 
-// TestDNSOfPods: endpoints are created with the resolver that the runtime requested, and keep it when the
-// agent restarts.
+// TestDNSOfPods checks that endpoints are created with the resolver that the runtime requested, and
+// keep it when the agent restarts.
 func TestDNSOfPods(t *testing.T) {
 	everyHNS(t, func(t *testing.T, n *node) {
 		n.fake.HostDNS = hns.DNS{ServerList: []string{"192.168.0.53"}}
@@ -59,7 +60,7 @@ func TestDNSOfPods(t *testing.T) {
 		if want := `    Dns {"Search":["shop.svc.cluster.local","svc.cluster.local"],"ServerList":["10.96.0.10","fd96::a"],"Options":["ndots:5"]}` + "\n"; !strings.Contains(n.fake.Dump(), want) {
 			t.Fatalf("no %s in\n%s", want, n.fake.Dump())
 		}
-		other := n.spec("c2", "10.0.1.8") // the runtime passed nothing: HNS shows the host's
+		other := n.spec("c2", "10.0.1.8") // the runtime passed nothing: HNS shows the resolver of the host
 		n.add(other)
 		if got := n.stored(other.ID).DNS; !slices.Equal(got.ServerList, n.fake.HostDNS.ServerList) {
 			t.Errorf("without a resolver: %+v", got)
@@ -85,8 +86,9 @@ func (n *node) wellDNS() {
 	}
 }
 
-// TestDNSThatDiffers: HNS cannot change the resolver of an endpoint. One that no pod uses is recreated. One
-// that a pod may use stays, and is reported until the pod is gone.
+// TestDNSThatDiffers checks endpoints with another resolver, which HNS cannot change. An endpoint
+// that no pod uses is recreated. One that a pod may use stays, and is reported until the pod is
+// gone.
 func TestDNSThatDiffers(t *testing.T) {
 	everyHNS(t, func(t *testing.T, n *node) {
 		spec := n.spec("c1", "10.0.1.7")
@@ -122,7 +124,7 @@ func TestDNSThatDiffers(t *testing.T) {
 	})
 }
 
-// TestDNSAsHNSShowsIt: differences of spelling are none.
+// TestDNSAsHNSShowsIt checks that differences in spelling do not count.
 func TestDNSAsHNSShowsIt(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -168,7 +170,7 @@ func (n *node) remake(spec dataplane.EndpointSpec, d hns.DNS) {
 	attach(n.t, n, spec.NetNS, made)
 }
 
-// TestDNSNeedsNoRule: the server of a pod is an address as any other to its policy.
+// TestDNSNeedsNoRule checks that policy applies to the server of a pod as to any other address.
 func TestDNSNeedsNoRule(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")

@@ -18,7 +18,7 @@ func drifts(t *testing.T, n *node, first, second dataplane.EndpointSpec, network
 			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Update, openACLs()[0].Policy())
 			return err
 		},
-		"no ACLs at all": func() error { // which HNS takes for permission
+		"no ACLs at all": func() error { // HNS treats that as an Allow rule
 			n.fake.UpdateReplacesAll = true
 			defer func() { n.fake.UpdateReplacesAll = false }()
 			id := n.hnsID(first.ID)
@@ -44,7 +44,7 @@ func drifts(t *testing.T, n *node, first, second dataplane.EndpointSpec, network
 			_, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy())
 			return err
 		},
-		"an empty set": func() error { // while it should be empty
+		"an empty set": func() error { // although it should be empty
 			n.apply(both(first, second))
 			set.Values = ""
 			if _, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy()); err != nil {
@@ -70,8 +70,7 @@ func drifts(t *testing.T, n *node, first, second dataplane.EndpointSpec, network
 	}
 }
 
-// TestDriftIsRepaired: what others change in HNS is put right by the next
-// Apply.
+// TestDriftIsRepaired checks that the next Apply repairs changes by other processes in HNS.
 func TestDriftIsRepaired(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	state := both(first, second, "10.0.3.3")

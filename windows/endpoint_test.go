@@ -46,7 +46,7 @@ func TestAttachment(t *testing.T) {
 	}
 }
 
-// TestAddEndpointRefuses bad requests with an error that says what to do.
+// TestAddEndpointRefuses checks that bad requests get an error that names the remedy.
 func TestAddEndpointRefuses(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	before := n.fake.Dump()
@@ -78,7 +78,7 @@ func TestAddEndpointRefuses(t *testing.T) {
 	}
 }
 
-// TestAddDeleteAreIdempotent.
+// TestAddDeleteAreIdempotent checks that repeated calls succeed and change nothing.
 func TestAddDeleteAreIdempotent(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		n := newNode(t, hns.Server2022, bridgeConfig())
@@ -92,7 +92,7 @@ func TestAddDeleteAreIdempotent(t *testing.T) {
 				t.Errorf("a second ADD changes something: %+v\n%s", again, n.fake.Dump())
 			}
 		}
-		if n.count("CreateEndpoint") != 2 { // the host's, and the pod's
+		if n.count("CreateEndpoint") != 2 { // the endpoints of the host and of the pod
 			t.Errorf("%d endpoints were made", n.count("CreateEndpoint"))
 		}
 		other := n.spec("c2", "10.0.1.8")
@@ -115,7 +115,7 @@ func TestAddDeleteAreIdempotent(t *testing.T) {
 	}
 }
 
-// TestAddRepairs: AddEndpoint repairs missing or wrong parts of an existing attachment.
+// TestAddRepairs checks that AddEndpoint repairs missing or wrong parts of an existing attachment.
 func TestAddRepairs(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		n := newNode(t, hns.Server2022, bridgeConfig())
@@ -195,7 +195,7 @@ func replace(t *testing.T, n *node, network string, e hns.Endpoint) {
 	}
 }
 
-// TestAddressTaken: stale endpoints with the address are removed, others are not.
+// TestAddressTaken checks that stale endpoints with the address are removed, and others are not.
 func TestAddressTaken(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -230,7 +230,7 @@ func TestAddressTaken(t *testing.T) {
 	}
 }
 
-// TestNamespaceVanishesDuringAdd.
+// TestNamespaceVanishesDuringAdd checks the error and that no endpoint is left.
 func TestNamespaceVanishesDuringAdd(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -245,8 +245,8 @@ func TestNamespaceVanishesDuringAdd(t *testing.T) {
 	}
 }
 
-// TestListingRaces: an endpoint that goes away in the middle of a listing makes
-// the listing fail; it is repeated.
+// TestListingRaces checks that a listing that fails because an endpoint disappears meanwhile is
+// repeated.
 func TestListingRaces(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	n.add(n.spec("c1", "10.0.1.7"))
@@ -263,7 +263,7 @@ func TestListingRaces(t *testing.T) {
 	}
 }
 
-// TestDeleteIsTolerant of everything that may be gone or refuse.
+// TestDeleteIsTolerant checks that DeleteEndpoint accepts missing objects and refusals.
 func TestDeleteIsTolerant(t *testing.T) {
 	for _, op := range []string{"DetachEndpoint", "DeleteEndpoint"} {
 		for _, code := range []uint32{hns.CodeNotFound, hns.CodeEndpointNotFound, hnstest.CodeRequestUnsupported} {
@@ -284,7 +284,7 @@ func TestDeleteIsTolerant(t *testing.T) {
 	}
 }
 
-// TestCounters add up what endpoints dropped, those that are gone included.
+// TestCounters checks that drops of endpoints are added up, including those of removed endpoints.
 func TestCounters(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")

@@ -77,7 +77,7 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestHostPortsAreRepaired takes a mapping away from a pod that is added again.
+// TestHostPortsAreRepaired removes a mapping from a pod that is then added again.
 func TestHostPortsAreRepaired(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")

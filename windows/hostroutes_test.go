@@ -23,8 +23,8 @@ func (h *host) Add(r hostroute.Route) error {
 	return nil
 }
 
-// TestMetadataRoute makes the first network of a host: the route to the metadata
-// service is put back as soon as the host has its address again.
+// TestMetadataRoute creates the first network of a host, and checks that the route to the metadata
+// service is restored as soon as the host has its address again.
 func TestMetadataRoute(t *testing.T) {
 	metadata := hostroute.Route{Destination: netip.MustParsePrefix("169.254.169.254/32"), NextHop: netip.MustParseAddr("192.168.0.254"), Interface: 3, Metric: 30}
 	link := hostroute.Route{Destination: netip.MustParsePrefix("192.168.0.0/24"), NextHop: netip.IPv4Unspecified(), Interface: 3}

@@ -16,15 +16,15 @@ import (
 
 const lateDeadline = 50 * time.Millisecond
 
-// twoLate is a node with two endpoints on which calls are soon given up.
+// twoLate is a node with two endpoints and a short timeout for calls.
 func twoLate(t *testing.T) (n *node, first, second dataplane.EndpointSpec) {
 	c := bridgeConfig()
 	c.CallDeadline = lateDeadline
 	return two(t, hns.Server2022, c)
 }
 
-// hold makes the next call of a name and an object hang; it is done when
-// release is called.
+// hold makes the next call with a name and an object hang. The call proceeds when release is
+// called.
 func (n *node) hold(call string) (release func()) {
 	gate := make(chan struct{})
 	var held atomic.Bool
@@ -41,7 +41,7 @@ func (n *node) has(spec dataplane.EndpointSpec) bool {
 	return strings.Contains(n.fake.Dump(), n.name(spec.ID))
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition is true.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(time.Millisecond) {
@@ -63,9 +63,9 @@ func (n *node) settles(s *model.State) {
 	eventually(n.t, "the state cannot be put in force", func() bool { return n.tries(s) == nil })
 }
 
-// TestLateListUndoesNothing: a write of ACLs that was given up and lands later
-// cannot undo a newer one, because none is made and reported beside it; other
-// pods go on.
+// TestLateListUndoesNothing checks that a write of ACLs that timed out and takes effect late cannot
+// undo a newer one: until it returns, no newer one is made, and the endpoint is reported. Other
+// pods are not affected.
 func TestLateListUndoesNothing(t *testing.T) {
 	n, first, second := twoLate(t)
 	n.apply(both(first, second))
@@ -78,7 +78,7 @@ func TestLateListUndoesNothing(t *testing.T) {
 	if took := time.Since(began); took > 20*lateDeadline {
 		t.Errorf("took %s", took)
 	}
-	// The old policy is wanted again, and is what HNS holds. It is not certain.
+	// The old policy is wanted again, and HNS has it. But a late write is still possible.
 	denied := both(first, second)
 	for range 3 {
 		err := n.tries(denied)
@@ -99,8 +99,8 @@ func TestLateListUndoesNothing(t *testing.T) {
 	}
 }
 
-// TestLateSetIsNotBuiltOn: while a write of a set may land, no list that refers
-// to it counts as in force, and none is written that newly refers to it.
+// TestLateSetIsNotBuiltOn checks the time in which a write of a set may still take effect. No list
+// that refers to the set counts as in force, and no list gets a new reference to it.
 func TestLateSetIsNotBuiltOn(t *testing.T) {
 	n, first, second := twoLate(t)
 	n.apply(both(first, second, "10.0.3.3"))
@@ -119,8 +119,8 @@ func TestLateSetIsNotBuiltOn(t *testing.T) {
 	}
 }
 
-// TestLateListMeetsNoNewcomers: a list that may take effect late refers to a set. No member joins that set
-// meanwhile if neither the list's policy nor a newer one allows it.
+// TestLateListMeetsNoNewcomers checks a list that may take effect late and refers to a set. No
+// member joins that set meanwhile if neither the list's policy nor a newer one allows it.
 func TestLateListMeetsNoNewcomers(t *testing.T) {
 	n, first, second := twoLate(t)
 	n.apply(both(first, second))
@@ -128,7 +128,7 @@ func TestLateListMeetsNoNewcomers(t *testing.T) {
 	if err := n.tries(both(first, second, "10.0.3.3")); !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
 		t.Fatalf("with a write that hangs: %v", err)
 	}
-	only := peerState(second, "10.0.3.3", "10.0.3.4") // the first pod is denied everything
+	only := peerState(second, "10.0.3.3", "10.0.3.4") // everything to the first pod is denied
 	if err := n.tries(only); !dataplane.Concerns(err, second.ID) {
 		t.Errorf("a set is in force that the late list refers to: %v", err)
 	}
@@ -143,8 +143,8 @@ func TestLateListMeetsNoNewcomers(t *testing.T) {
 	}
 }
 
-// TestLateEndpointIsRemoved: an endpoint whose creation timed out appears when it is no longer wanted. It
-// is removed; wanted again, it is created once.
+// TestLateEndpointIsRemoved checks an endpoint whose creation timed out and that appears later. If
+// it is no longer wanted it is removed; if it is wanted again it is created once.
 func TestLateEndpointIsRemoved(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		n, _, _ := twoLate(t)

@@ -157,7 +157,7 @@ func (b *Backend) serviceRoutes(ips []netip.Addr) (list []hns.Policy) {
 	return list
 }
 
-// satisfies reports whether an installed policy does for a wanted one.
+// satisfies reports whether an installed policy meets the intended one.
 func (b *Backend) satisfies(have, want hns.Policy) bool {
 	if b.config.derivesNAT() && want.Is(hns.TypeOutBoundNAT) {
 		return outbound.Covers(have, want)

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// natConfig is of a node whose exceptions of NAT follow from the Nodes.
+// natConfig is the configuration of a node whose NAT exceptions follow from the Nodes.
 func natConfig() windows.Config {
 	c := bridgeConfig()
 	c.OutboundNATExceptions, c.NATDelay = nil, 50*time.Millisecond
@@ -51,7 +51,7 @@ func (n *node) nat(id model.EndpointID) string {
 	return ""
 }
 
-// idle lets the backend work until nothing is left.
+// idle calls Idle until no work is left.
 func (n *node) idle() {
 	n.t.Helper()
 	time.Sleep(60 * time.Millisecond)
@@ -63,7 +63,7 @@ func (n *node) idle() {
 	}
 }
 
-// clusterState is that of node1 with peers, whose pods are the given ones.
+// clusterState returns the State of node1 with the given peers and pods.
 func clusterState(specs []dataplane.EndpointSpec, peers ...model.Route) *model.State {
 	s := peerState(specs[0], "10.0.3.3")
 	for _, spec := range specs[1:] {
@@ -80,12 +80,13 @@ const (
 	withAll = "10.0.1.0/24 10.0.2.0/23 10.96.0.0/12 192.168.0.1/32 192.168.0.2/31"
 )
 
-// TestDerivedNAT: a pod that starts before the nodes are known has no NAT, and status says so. It then
-// follows the nodes: with one write per endpoint and change, and none when a node leaves.
+// TestDerivedNAT checks that a pod that starts before the nodes are known has no NAT, and that
+// status reports it. NAT then follows the nodes, with one write per endpoint and change, and no
+// write when a node is removed.
 func TestDerivedNAT(t *testing.T) {
 	n := newNode(t, hns.Server2022, natConfig())
 	var specs []dataplane.EndpointSpec
-	for i := range 20 { // more than one Idle writes
+	for i := range 20 { // more than one call of Idle writes
 		specs = append(specs, n.spec(fmt.Sprint("c", i), fmt.Sprintf("10.0.1.%d", 10+i)))
 		n.add(specs[i])
 	}
@@ -123,7 +124,7 @@ func TestDerivedNAT(t *testing.T) {
 	s := clusterState(append(specs, late), peer(2, model.Linux, "", "10.0.2.0/24"))
 	n.apply(s)
 	n.idle()
-	written := n.count("ModifyEndpoint") // the pod that is new got its list
+	written := n.count("ModifyEndpoint") // the new pod got its list
 	n.start()
 	n.apply(s)
 	n.idle()
@@ -141,7 +142,8 @@ func TestDerivedNAT(t *testing.T) {
 	}
 }
 
-// TestDerivedNATFails: a failure is reported and retried, and other endpoints are written.
+// TestDerivedNATFails checks that a failure is reported and retried, and that other endpoints are
+// written.
 func TestDerivedNATFails(t *testing.T) {
 	n := newNode(t, hns.Server2022, natConfig())
 	specs := []dataplane.EndpointSpec{n.spec("c1", "10.0.1.7"), n.spec("c2", "10.0.1.8")}
@@ -176,7 +178,8 @@ func TestDerivedNATFails(t *testing.T) {
 	}
 }
 
-// TestNATSettings: --masquerade=false has no NAT, and given ranges are used as they are.
+// TestNATSettings checks that --masquerade=false turns NAT off, and that given ranges are used
+// unchanged.
 func TestNATSettings(t *testing.T) {
 	for want, change := range map[string]func(*windows.Config){
 		"off":        func(c *windows.Config) { c.NoOutboundNAT = true },
@@ -209,8 +212,9 @@ func (n *node) serviceRoutes(id model.EndpointID) string {
 	return strings.Join(all, " ")
 }
 
-// TestServiceCIDRs: pods get the ranges of ServiceCIDR objects as exceptions of NAT and, on L2Bridge, as
-// routes to the host; running pods too. --cluster-cidr stands for itself.
+// TestServiceCIDRs checks that pods, also running ones, get the ranges of ServiceCIDR objects as
+// NAT exceptions and, on L2Bridge, as routes to the host. With --cluster-cidr the objects have no
+// effect.
 func TestServiceCIDRs(t *testing.T) {
 	const fromObjects = "10.200.0.0/16"
 	for name, c := range map[string]struct {
@@ -259,7 +263,7 @@ func TestServiceCIDRs(t *testing.T) {
 			n.apply(&next)
 			n.idle()
 			check(c.laterNAT, c.laterIs)
-			n.apply(s) // a range that leaves stays with running pods
+			n.apply(s) // a removed range stays for running pods
 			n.start()
 			n.apply(s)
 			n.idle()

@@ -40,7 +40,7 @@ type node struct {
 	took map[model.EndpointID]string
 }
 
-// bridgeConfig is for the pods that test/world puts on node1.
+// bridgeConfig fits the pods that test/world puts on node1.
 func bridgeConfig() windows.Config {
 	return windows.Config{
 		Mode: windows.L2Bridge, Adapter: "Ethernet",
@@ -73,7 +73,7 @@ func newNode(t *testing.T, v hns.Version, c windows.Config) *node {
 	return n
 }
 
-// start is a new agent process on the same HNS.
+// start starts a new agent process on the same HNS.
 func (n *node) start() {
 	n.t.Helper()
 	b, err := windows.New(ctx, n.config, n.fake, slog.New(slog.NewTextHandler(&n.log, nil)))
@@ -127,7 +127,7 @@ func (n *node) name(id model.EndpointID) string {
 	return strings.ReplaceAll(string(id), ":", "_") + "_isthmus"
 }
 
-// send decides a packet with HNS.
+// send evaluates a packet with HNS.
 func (n *node) send(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16, reading hns.Reading) bool {
 	n.t.Helper()
 	out, err := n.fake.Send(n.name(id), hns.Packet{Direction: acl.PacketDirection(d), Remote: remote, Protocol: uint8(p), Port: port}, reading)
@@ -137,7 +137,7 @@ func (n *node) send(id model.EndpointID, d model.Direction, remote netip.Addr, p
 	return out.Allow
 }
 
-// compare decides every probe with HNS under some readings.
+// compare evaluates every probe with HNS under some readings.
 func (n *node) compare(s *model.State, addrs []netip.Addr, ports []world.Port) (cells int) {
 	n.t.Helper()
 	readings := []hns.Reading{{}, {Default: hns.PerDirection, Tie: hns.BlockFirst, Host: hns.HostClosed, Set: hns.EmptyMatchesAll}}
@@ -148,8 +148,8 @@ func (n *node) compare(s *model.State, addrs []netip.Addr, ports []world.Port) (
 		}
 		for _, d := range model.Directions {
 			for _, remote := range addrs {
-				// The host's own address reaches its pods, which the State does not
-				// know (TestNodeReachesItsPods).
+				// The host's own address reaches its pods, although the State does not contain it
+				// (TestNodeReachesItsPods).
 				if slices.Contains(e.IPs, remote) || remote.IsLoopback() || remote == hostAddress || remote == hostAddress6 {
 					continue
 				}
@@ -179,8 +179,8 @@ func (n *node) count(op string) (calls int) {
 	return calls
 }
 
-// snapshot makes a random cluster whose pods on node1 have addresses that HNS
-// can give: the third of a range is the host's.
+// snapshot makes a random cluster whose pods on node1 have addresses that HNS can assign. The third
+// address of a range belongs to the host.
 func snapshot(seed uint64, shape world.Shape) *model.Snapshot {
 	s := world.Random(seed, shape)
 	c := *s

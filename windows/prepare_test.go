@@ -42,7 +42,7 @@ func (n *node) mustPrepare(p dataplane.Prepared) {
 	}
 }
 
-// attach is an ADD beside the other methods.
+// attach runs an ADD as a started attachment.
 func (n *node) attach(spec dataplane.EndpointSpec) error {
 	done := make(chan struct{})
 	finish, err := n.backend.StartEndpoint(ctx, spec, func() { close(done) })
@@ -90,8 +90,8 @@ func poolConfig(t *testing.T, c windows.Config) windows.Config {
 	return c
 }
 
-// TestPreparedEndpoint: a pod gets an endpoint that was made before it, on every release and mode. Policy,
-// restarts of the agent, an audit and DEL treat it as any other.
+// TestPreparedEndpoint checks on every release and mode that a pod gets an endpoint that was made
+// before it. Policy, restarts of the agent, an audit and DEL treat that endpoint as any other.
 func TestPreparedEndpoint(t *testing.T) {
 	everyHNS(t, func(t *testing.T, n *node) {
 		n.config = poolConfig(t, n.config)
@@ -168,7 +168,8 @@ func (n *node) wantDenied() {
 	}
 }
 
-// TestPreparedEndpointUnfit: an endpoint that does not fit the pod is not used, and does not stay in its way.
+// TestPreparedEndpointUnfit checks that an endpoint that does not fit the pod is not used, and does
+// not conflict with it.
 func TestPreparedEndpointUnfit(t *testing.T) {
 	for name, change := range map[string]func(*node, *dataplane.EndpointSpec){
 		"other DNS settings": func(_ *node, s *dataplane.EndpointSpec) { s.DNS = clusterFirst("10.96.0.11") },
@@ -227,8 +228,9 @@ func TestPreparedEndpointUnfit(t *testing.T) {
 	}
 }
 
-// TestPreparedEndpointDrift: what other processes do to a prepared endpoint is found. An opened one is closed
-// by the next Apply, and before a pod gets it; a damaged one is listed, so that it is removed.
+// TestPreparedEndpointDrift checks that changes of a prepared endpoint by other processes are
+// found. An opened one is closed by the next Apply, and before a pod gets it. A damaged one is
+// listed, so that it is removed.
 func TestPreparedEndpointDrift(t *testing.T) {
 	open := func(n *node) {
 		list := acl.DenyAll()
@@ -309,7 +311,8 @@ func (n *node) changeACLs(name string, list ...hns.ACL) {
 	n.t.Fatalf("no endpoint %s", name)
 }
 
-// TestPrepareFails: after an error, and after a call that HNS answers too late, nothing remains.
+// TestPrepareFails checks that nothing remains after an error, and after a call that HNS answers
+// too late.
 func TestPrepareFails(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		c := poolConfig(t, bridgeConfig())
@@ -358,8 +361,8 @@ func TestPrepareFails(t *testing.T) {
 	}
 }
 
-// TestCrashWithPool: the agent dies between any two steps of preparing an endpoint, of an ADD that uses it,
-// and of DEL. Nothing is left, and the same calls complete.
+// TestCrashWithPool kills the agent between any two steps of preparing an endpoint, of an ADD that
+// uses it, and of DEL. Nothing is left, and the same calls complete.
 func TestCrashWithPool(t *testing.T) {
 	points := 0
 	for at := 1; ; at++ {
@@ -408,7 +411,7 @@ func TestCrashWithPool(t *testing.T) {
 	}
 }
 
-// wantDeniedOrPolicy checks that no endpoint lets pass what peerState does not.
+// wantDeniedOrPolicy checks that no endpoint passes more than peerState allows.
 func (n *node) wantDeniedOrPolicy(spec dataplane.EndpointSpec) {
 	n.t.Helper()
 	list, err := n.fake.AllEndpoints(ctx)
@@ -422,7 +425,8 @@ func (n *node) wantDeniedOrPolicy(spec dataplane.EndpointSpec) {
 	}
 }
 
-// TestPreparedNAT: prepared endpoints follow changes of the exceptions of NAT, as those of pods do.
+// TestPreparedNAT checks that prepared endpoints follow changes of the NAT exceptions, like those
+// of pods.
 func TestPreparedNAT(t *testing.T) {
 	c := poolConfig(t, bridgeConfig())
 	n := newNode(t, hns.Server2022, c)

@@ -76,8 +76,8 @@ func TestEveryCallShowsOldOrNew(t *testing.T) {
 	t.Logf("checks=%d", checks)
 }
 
-// TestReplay applies the same States in other manners: repeated, with steps left out, with a restart of the
-// agent after each. The end is the same.
+// TestReplay applies the same States in other ways: repeated, with steps left out, and with a
+// restart of the agent after each. The final state must be the same.
 func TestReplay(t *testing.T) {
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for seed := range uint64(10) {

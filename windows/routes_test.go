@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// routes are those that the network holds.
+// routes returns the routes of the network.
 func (n *node) routes() []string {
 	n.t.Helper()
 	networks, err := n.fake.Networks(ctx)
@@ -51,15 +51,15 @@ func peer(i int, os model.OS, mac string, ranges ...string) model.Route {
 	return r
 }
 
-// TestRoutesFollowTheNodes: nodes join, move, change their ranges and leave;
-// what others write is put right, and nothing is written without need.
+// TestRoutesFollowTheNodes checks routes while nodes join, move, change their ranges and leave.
+// Changes by other processes are repaired, and nothing is written without need.
 func TestRoutesFollowTheNodes(t *testing.T) {
 	for _, profile := range hns.Profiles() {
 		n := newNode(t, profile, overlayConfig())
 		s := &model.State{Node: "node1", Fabric: model.FabricState{Routes: []model.Route{
 			peer(2, model.Linux, "4e:5b:11:20:aa:01", "10.0.2.0/24", "fd00:2::/64"),
 			peer(3, model.Windows, "00:15:5d:7a:11:03", "10.0.3.0/24"),
-			peer(4, model.Windows, "", "10.0.4.0/24"), // does not say where its tunnel ends
+			peer(4, model.Windows, "", "10.0.4.0/24"), // a node that does not announce its tunnel address
 		}}}
 		n.apply(s)
 		two, three := "10.0.2.0/24 4096 192.168.0.2 4E-5B-11-20-AA-01", "10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03"
@@ -69,7 +69,7 @@ func TestRoutesFollowTheNodes(t *testing.T) {
 			t.Errorf("the node that cannot be reached is not named:\n%s", n.log.String())
 		}
 		writes := n.count("ModifyNetwork")
-		n.start() // a new agent finds everything as it should be
+		n.start() // a new agent finds no differences
 		n.apply(s)
 		if n.count("ModifyNetwork") != writes {
 			t.Error("routes that were right were written again")
@@ -111,8 +111,7 @@ func (n *node) damageRoutes() {
 	}
 }
 
-// TestRouteThatFails: it does not keep policy from being put in force, and is
-// tried again.
+// TestRouteThatFails checks that a failed route does not prevent Apply, and is retried.
 func TestRouteThatFails(t *testing.T) {
 	n := newNode(t, hns.Server2022, overlayConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -138,7 +137,7 @@ func TestRouteThatFails(t *testing.T) {
 	n.wantRoutes("10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03")
 }
 
-// TestNodeInfo: what other nodes have to know is said as soon as HNS knows it.
+// TestNodeInfo checks that the announcement is published as soon as HNS has the values.
 func TestNodeInfo(t *testing.T) {
 	c := overlayConfig()
 	c.NetworkWait = time.Nanosecond

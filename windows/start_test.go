@@ -49,7 +49,7 @@ func (n *node) several(count int) (all []dataplane.EndpointSpec) {
 	return all
 }
 
-// TestStartEndpoint: attachments that are made side by side are those of AddEndpoint.
+// TestStartEndpoint checks that concurrent attachments have the same result as AddEndpoint.
 func TestStartEndpoint(t *testing.T) {
 	everyHNS(t, func(t *testing.T, n *node) {
 		serial := newNode(t, hns.Server2022, n.config)
@@ -83,7 +83,8 @@ func TestStartEndpoint(t *testing.T) {
 	})
 }
 
-// TestStartEndpointInTheWay: what AddEndpoint repairs, refuses or reports, a started attachment does too.
+// TestStartEndpointInTheWay checks that a started attachment repairs, refuses and reports the same
+// as AddEndpoint.
 func TestStartEndpointInTheWay(t *testing.T) {
 	for name, prepare := range map[string]func(n *node, spec *dataplane.EndpointSpec){
 		"exists already":   func(n *node, spec *dataplane.EndpointSpec) { n.add(*spec) },
@@ -122,8 +123,8 @@ func TestStartEndpointInTheWay(t *testing.T) {
 	}
 }
 
-// TestStartEndpointFails: whatever HNS answers, and however often, a started attachment ends as AddEndpoint
-// does.
+// TestStartEndpointFails checks that a started attachment ends like AddEndpoint, whatever HNS
+// answers, and however often.
 func TestStartEndpointFails(t *testing.T) {
 	codes := []uint32{hns.CodeObjectExists, hns.CodeNotFound, hns.CodeInvalidPolicy, hns.CodePortExists, hns.CodeAlreadyAttached, hns.CodeUnexpected}
 	repaired := 0
@@ -144,7 +145,7 @@ func TestStartEndpointFails(t *testing.T) {
 						}
 						if n.fake.Before(hook); effect {
 							n.fake.Before(nil)
-							n.fake.After(hook) // the call has taken effect
+							n.fake.After(hook) // the call took effect
 						}
 						var err error
 						if i == 0 {
@@ -169,8 +170,8 @@ func TestStartEndpointFails(t *testing.T) {
 	}
 }
 
-// TestStartEndpointHangs: a creation or an attachment that hangs fails after its deadline, while others are
-// finished. When it returns, nothing remains.
+// TestStartEndpointHangs checks that a creation or an attachment that hangs fails after its
+// deadline, while others are finished. When it returns, nothing remains.
 func TestStartEndpointHangs(t *testing.T) {
 	for _, op := range []string{"CreateEndpoint", "AttachEndpoint"} {
 		t.Run(op, func(t *testing.T) {
@@ -194,7 +195,7 @@ func TestStartEndpointHangs(t *testing.T) {
 			for n.count("Namespace") < 1 {
 				time.Sleep(time.Millisecond)
 			}
-			time.Sleep(20 * time.Millisecond) // it hangs before the others call
+			time.Sleep(20 * time.Millisecond) // it hangs before the other calls
 			began := time.Now()
 			for _, b := range []begun{n.begin(specs[1]), n.begin(specs[2])} {
 				if err := b.end(); err != nil {
@@ -223,8 +224,9 @@ func TestStartEndpointHangs(t *testing.T) {
 	}
 }
 
-// TestStartEndpointUnderFaults: calls fail at random while attachments are made and policies are written. What
-// was reported as attached is attached, under deny or its policy; of the rest nothing remains.
+// TestStartEndpointUnderFaults makes calls fail at random while attachments are made and policies
+// are written. Attachments reported as done are complete, under deny or their policy. Nothing
+// remains of the others.
 func TestStartEndpointUnderFaults(t *testing.T) {
 	codes := []uint32{hns.CodeObjectExists, hns.CodeNotFound, hns.CodeInvalidPolicy, hns.CodePortExists, hns.CodeUnexpected}
 	for seed := range uint64(20) {
@@ -246,7 +248,7 @@ func TestStartEndpointUnderFaults(t *testing.T) {
 			n.fake.Before(fault)
 			if seed%2 == 0 {
 				n.fake.Before(nil)
-				n.fake.After(fault) // the call has taken effect
+				n.fake.After(fault) // the call took effect
 			}
 			var batch []begun
 			for _, spec := range specs[:4] {
@@ -287,7 +289,8 @@ func TestStartEndpointUnderFaults(t *testing.T) {
 	}
 }
 
-// TestStartEndpointBesideNAT: exceptions of NAT that change while an endpoint is made reach it.
+// TestStartEndpointBesideNAT checks that an endpoint in creation gets changes of the NAT
+// exceptions.
 func TestStartEndpointBesideNAT(t *testing.T) {
 	n := newNode(t, hns.Server2022, natConfig())
 	specs := n.several(2)

@@ -21,8 +21,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// portState is the State of an endpoint with two kinds of peers: some reach TCP 80,
-// some everything.
+// portState is the State of an endpoint with two kinds of peers: some reach TCP 80, the others
+// every port.
 func portState(spec dataplane.EndpointSpec, some, everything []string) *model.State {
 	s := peerState(spec)
 	table := *s.Policy.Tables[model.TableID{1}]
@@ -49,8 +49,8 @@ func portState(spec dataplane.EndpointSpec, some, everything []string) *model.St
 	return s
 }
 
-// TestPeerBetweenTwoSets moves a peer from one set to another while the write of
-// the other fails. The peer must stay where it is: both policies let it in.
+// TestPeerBetweenTwoSets moves a peer from one set to another while the write of the other set
+// fails. The peer must stay in the first set, because both policies allow it.
 func TestPeerBetweenTwoSets(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -79,8 +79,8 @@ func TestPeerBetweenTwoSets(t *testing.T) {
 	}
 }
 
-// TestListThatIsNotHeld lets HNS agree to a list and keep the old one. What waits
-// for the list must not be done: the old list still refers to the set.
+// TestListThatIsNotHeld makes HNS report success and keep the old list. Changes that depend on the
+// new list must not be made, because the old list still refers to the set.
 func TestListThatIsNotHeld(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	faults := new(fault.Faults)
@@ -109,9 +109,8 @@ func TestListThatIsNotHeld(t *testing.T) {
 	}
 }
 
-// TestSetThatAppears lets a set that Apply is about to make appear before it does,
-// as a call does that was given up and lands late. Apply must give the set its own
-// members.
+// TestSetThatAppears makes a set appear just before Apply creates it, as a late call of an earlier
+// write can. Apply must give the set its own members.
 func TestSetThatAppears(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -141,7 +140,7 @@ func TestSetThatAppears(t *testing.T) {
 	}
 }
 
-// firstSet applies a State and returns the set that HNS has then.
+// firstSet applies a State and returns the set that HNS has afterwards.
 func (n *node) firstSet(s *model.State) hns.SetPolicy {
 	n.t.Helper()
 	n.apply(s)
@@ -156,8 +155,8 @@ func (n *node) firstSet(s *model.State) hns.SetPolicy {
 	return sets[0]
 }
 
-// TestEndpointUnderAnotherID recreates an endpoint with another id while its list is written, as a restart
-// of HNS does. The list goes to the endpoint of that name and to no other.
+// TestEndpointUnderAnotherID recreates an endpoint with another ID while its list is written, as a
+// restart of HNS does. The list must go to the endpoint of that name only.
 func TestEndpointUnderAnotherID(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n, first, second := two(t, v, bridgeConfig())
@@ -199,7 +198,7 @@ func TestEndpointUnderAnotherID(t *testing.T) {
 		e := next.Policy.Endpoints[second.ID]
 		e.Table = other.ID
 		next.Policy.Endpoints[second.ID] = e
-		other.Sides[1] = model.Side{Default: &model.Row{}} // so that its list is another one
+		other.Sides[1] = model.Side{Default: &model.Row{}} // so that its list changes
 		n.apply(next)
 		if n.hnsID(second.ID) == was {
 			t.Fatalf("hns %s: the endpoint was not recreated", v)
@@ -264,9 +263,9 @@ func (n *node) others(id model.EndpointID) string {
 	return text.String()
 }
 
-// TestRemoteEndpointsAreNoPods: what kube-proxy makes for a pod of another node is
-// not attached here, whatever its name. Its ACLs are not written, and a remote
-// endpoint under the name of a pod is a problem.
+// TestRemoteEndpointsAreNoPods checks that endpoints that kube-proxy makes for pods of other nodes
+// do not count as attached here, whatever their name. Their ACLs are not written, and a remote
+// endpoint with the name of a pod is a problem.
 func TestRemoteEndpointsAreNoPods(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -292,9 +291,9 @@ func TestRemoteEndpointsAreNoPods(t *testing.T) {
 	}
 }
 
-// TestRemotesGiveWay: on an HNS that gives one address to a local and a remote
-// endpoint, packets may go to the wrong one. ADD removes the remote one, which has
-// an address of this node's range and so is stale.
+// TestRemotesGiveWay checks an HNS that assigns one address to a local and a remote endpoint, where
+// packets may go to the wrong one. ADD removes the remote one: its address is in the range of this
+// node, so it is stale.
 func TestRemotesGiveWay(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
 	n.fake.SetQuirks(hnstest.Quirks{RemotesApart: true})
@@ -311,8 +310,8 @@ func TestRemotesGiveWay(t *testing.T) {
 	}
 }
 
-// TestSilentHNSIsLeftAlone lets HNS answer no write. After two of them nothing
-// more is tried, so that the agent's other work need not wait for many deadlines.
+// TestSilentHNSIsLeftAlone checks an HNS that answers no write. After two attempts the agent writes
+// nothing more, so that other work does not wait for many deadlines.
 func TestSilentHNSIsLeftAlone(t *testing.T) {
 	c := bridgeConfig()
 	c.CallDeadline = 50 * time.Millisecond

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestRun checks the exit status and what is printed.
+// TestRun checks the exit status and the output.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		args   []string

@@ -45,7 +45,7 @@ func TestKillAtEveryStep(t *testing.T) {
 			t.Fatalf("kill at step %d: attached %v, recorded %v, want %v\n%s", at, attached, recorded, want, m.log.String())
 		}
 		if !killed {
-			break // it has fewer steps
+			break // there are no more steps
 		}
 		kills++
 	}
@@ -77,7 +77,7 @@ func TestStopAndSecondAgent(t *testing.T) {
 		all, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(all)
 	}
-	// Readiness and metrics follow an answer after a moment.
+	// Readiness and metrics follow an answer with a short delay.
 	deadline := time.Now().Add(time.Minute)
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/": 404} {
 		status, body := get(path)

@@ -14,7 +14,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// TestOtherEngine: beside another policy engine the data path does not open, and the error names the engine.
+// TestOtherEngine checks that the data path does not open beside another policy engine, and that
+// the error names the engine.
 func TestOtherEngine(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")

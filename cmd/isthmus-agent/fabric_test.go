@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestFabricOfWindows: the modes that a kind of HNS network cannot have are refused, with the remedy.
+// TestFabricOfWindows checks that modes that a kind of HNS network does not support are refused,
+// with the remedy.
 func TestFabricOfWindows(t *testing.T) {
 	for _, c := range []struct{ hns, fabric, want string }{
 		{"l2bridge", "auto", ""}, {"l2bridge", "routes", ""}, {"l2bridge", "none", ""}, {"overlay", "auto", ""}, {"overlay", "vxlan", ""},

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRoutable: a probe comes from no loopback and no link-local address, so these
-// are let in nowhere.
+// TestRoutable checks that loopback and link-local addresses are not admitted: no probe comes from
+// them.
 func TestRoutable(t *testing.T) {
 	var all []net.Addr
 	for _, text := range []string{"127.0.0.1/8", "192.168.0.1/24", "169.254.3.4/16", "10.244.1.2/24", "::1/128", "fe80::1/64", "fd00:1::2/64", "224.0.0.1/4"} {

@@ -22,8 +22,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/hubble/hubbletest"
 )
 
-// TestHubble reads flows of an agent on its socket and, with a certificate, on its port. The data path of this test
-// reports none, and the stream says so.
+// TestHubble reads flows of an agent on its socket and, with a certificate, on its port. The data
+// path of this test reports no flows, and the stream reports that.
 func TestHubble(t *testing.T) {
 	m := newMachine(t, 1)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

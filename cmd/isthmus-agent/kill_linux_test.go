@@ -74,7 +74,7 @@ func TestKillWithTheRealDataPath(t *testing.T) {
 			if n := strings.Count(inNode("ip -o link show type veth"), ": ist"); n != len(answered) {
 				t.Errorf("kill at step %d: %d interfaces for %d pods\n%s", at, n, len(answered), inNode("ip -o link"))
 			}
-			if err := m.gc(nil); err != nil { // leaves nothing for the next round
+			if err := m.gc(nil); err != nil { // removes everything before the next round
 				t.Error(err)
 			}
 		})

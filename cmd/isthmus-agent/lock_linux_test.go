@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestNextAgentWaits starts an agent while the one before is still ending.
+// TestNextAgentWaits starts an agent while the previous one is still ending.
 func TestNextAgentWaits(t *testing.T) {
 	m := newMachine(t, 1)
 	m.start(0)
@@ -84,7 +84,7 @@ func TestSecondAgentOnTheSameMaps(t *testing.T) {
 	if err := agents[0].stop(); err != nil {
 		t.Error(err)
 	}
-	agents[1].start(0) // the lock is gone with its holder
+	agents[1].start(0) // the lock ends with its holder
 	if err := agents[1].gc(nil); err != nil {
 		t.Errorf("%v\n%s", err, agents[1].log.String())
 	}

@@ -31,14 +31,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestMain is the agent itself when the test runs itself again as a child. The
-// child keeps its data path in files and kills itself at a step.
+// TestMain runs the agent when the test starts itself as a child process. The child keeps its data
+// path in files, and kills itself at a step.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("ISTHMUS_TEST_DATAPATH")
 	switch dir {
 	case "":
 		os.Exit(m.Run())
-	case "wait": // only holds its namespaces
+	case "wait": // this process only keeps its namespaces alive
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}
@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 	os.Exit(e.run(ctx, os.Args[1:]))
 }
 
-// kill ends the process at once, as the kernel does when memory runs out.
+// kill ends the process immediately, as the kernel does when memory runs out.
 func kill() {
 	p, err := os.FindProcess(os.Getpid())
 	if err == nil {
@@ -74,7 +74,7 @@ func kill() {
 	select {}
 }
 
-// machine is what survives agents: directories. It runs one agent at a time.
+// machine holds the directories that survive agents. It runs one agent at a time.
 type machine struct {
 	t         *testing.T
 	dir       string
@@ -83,10 +83,9 @@ type machine struct {
 	ended     chan error
 	log       bytes.Buffer
 	extraArgs []string
-	// prefix is a command that runs the agent, such as one that enters
-	// namespaces.
+	// prefix is a command that starts the agent, for example in other namespaces.
 	prefix []string
-	// datapath is where the data path is kept: a directory, or "real".
+	// datapath is the store of the data path: a directory, or "real".
 	datapath string
 	// netns returns the path of a pod's network namespace.
 	netns func(n int) string
@@ -139,7 +138,7 @@ func (m *machine) start(killAt int) {
 	go func() { ended <- cmd.Wait() }()
 }
 
-// dial waits for the agent's socket while the agent lives.
+// dial waits for the agent's socket while the agent runs.
 func (m *machine) dial(ctx context.Context) (net.Conn, error) {
 	for {
 		c, err := socket.Dial(ctx, m.socket())
@@ -157,14 +156,13 @@ func (m *machine) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// stop ends the agent by SIGTERM and returns how it ended.
+// stop ends the agent by SIGTERM and returns its result.
 func (m *machine) stop() error {
 	m.cmd.Process.Signal(syscall.SIGTERM)
 	return <-m.ended
 }
 
-// gaveUp waits for an agent that cannot go on, and returns how it ended; nil if
-// it did not.
+// gaveUp waits for an agent that cannot continue, and returns its error; nil if it continues.
 func (m *machine) gaveUp() error {
 	select {
 	case err := <-m.ended:
@@ -251,7 +249,7 @@ func (m *machine) scenario() map[int][]string {
 			answered[n] = ips
 		}
 	}
-	_ = m.del(0) // answered or not, it may be gone
+	_ = m.del(0) // may be gone, whether or not the request was answered
 	delete(answered, 0)
 	if ips, err := m.add(2); err == nil {
 		answered[2] = ips
@@ -259,8 +257,7 @@ func (m *machine) scenario() map[int][]string {
 	return answered
 }
 
-// killed lets an agent play the scenario until it kills itself at a step, and
-// reports whether it did.
+// killed runs the scenario until the agent kills itself at a step, and reports whether it did.
 func (m *machine) killed(at int) (answered map[int][]string, killed bool) {
 	m.t.Helper()
 	m.start(at)
@@ -272,8 +269,8 @@ func (m *machine) killed(at int) (answered map[int][]string, killed bool) {
 	return answered, err != nil
 }
 
-// recovers starts an agent on what a killed one left. It must still have what
-// was answered for and, after GC, nothing else. last runs before the agent stops.
+// recovers starts an agent on the state of a killed one. It must still have everything that was
+// answered and, after GC, nothing else. last runs before the agent stops.
 func (m *machine) recovers(at int, answered map[int][]string, last func()) {
 	m.t.Helper()
 	m.start(0)

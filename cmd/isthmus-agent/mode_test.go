@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestPolicyModeFlags checks the flags that the chart gives agents of mode policy, and that the plugin is then
-// chained to another network.
+// TestPolicyModeFlags checks the flags that the chart passes to agents of mode policy, and that the
+// plugin is then chained to another network.
 func TestPolicyModeFlags(t *testing.T) {
 	dir := t.TempDir()
 	parse := func(args ...string) (*options, *pflag.FlagSet) {

@@ -17,8 +17,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 )
 
-// uninstallFrom runs uninstall on a machine and returns the exit status and what
-// it printed. removed counts how often the data path was removed.
+// uninstallFrom runs uninstall on a machine and returns the exit status and the output. removed
+// counts removals of the data path.
 func (m *machine) uninstallFrom(removed *int, args ...string) (int, string) {
 	m.t.Helper()
 	var out, errs bytes.Buffer
@@ -29,7 +29,7 @@ func (m *machine) uninstallFrom(removed *int, args ...string) (int, string) {
 	return e.run(m.t.Context(), args), errs.String()
 }
 
-// cniFlags has the machine's CNI directories and a plugin.
+// cniFlags returns flags with the machine's CNI directories and a plugin.
 func (m *machine) cniFlags() []string {
 	m.t.Helper()
 	plugin := filepath.Join(m.dir, "isthmus-cni")
@@ -39,7 +39,7 @@ func (m *machine) cniFlags() []string {
 	return []string{"--cni-bin-dir", filepath.Join(m.dir, "bin"), "--cni-conf-dir", filepath.Join(m.dir, "net.d"), "--cni-plugin", plugin}
 }
 
-// cniFiles names what is in them.
+// cniFiles lists the files in them.
 func (m *machine) cniFiles() []string {
 	var names []string
 	for _, d := range []string{"bin", "net.d"} {
@@ -51,11 +51,11 @@ func (m *machine) cniFiles() []string {
 	return names
 }
 
-// TestInstallAndUninstall runs an agent that installs the plugin, and takes it
-// away again when nothing needs it any more.
+// TestInstallAndUninstall runs an agent that installs the plugin, and uninstalls it when no pod
+// needs it.
 func TestInstallAndUninstall(t *testing.T) {
 	m := newMachine(t, 1)
-	// A released address is still in quarantine when it is removed.
+	// The quarantine of a released address has not ended yet.
 	m.extraArgs = append(m.cniFlags(), "--quarantine", "1h")
 	m.start(0)
 	if _, err := m.add(0); err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestCapabilities: resolvers are configured by the data path on Windows, and by the runtime on Linux.
+// TestCapabilities checks that the data path configures resolvers on Windows, and the runtime on
+// Linux.
 func TestCapabilities(t *testing.T) {
 	for system, want := range map[string]string{
 		"linux":   "map[bandwidth:true portMappings:true]",

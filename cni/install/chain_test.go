@@ -31,7 +31,7 @@ const theirList = `{
 
 const theirConf = `{"cniVersion": "0.4.0", "name": "single", "type": "ptp", "ipam": {"type": "host-local"}}`
 
-// chained makes a node whose runtime has configurations of others, by name.
+// chained makes a node whose runtime has configurations of other networks, by name.
 func chained(t *testing.T, confs map[string]string) install.Config {
 	t.Helper()
 	c := node(t)
@@ -51,8 +51,8 @@ func content(t *testing.T, c install.Config, name string) string {
 	return string(text)
 }
 
-// used returns the types of the plugins that a runtime runs for a pod: those of the first file that it can
-// load. Runtimes take single configurations for lists of one.
+// used returns the types of the plugins that a runtime runs for a pod: those of the first file that
+// it can load. Runtimes treat a single configuration as a list with one plugin.
 func used(t *testing.T, c install.Config) (types []string) {
 	t.Helper()
 	names, err := libcni.ConfFiles(c.ConfDir, []string{".conf", ".conflist", ".json"})
@@ -90,7 +90,7 @@ func wantUsed(t *testing.T, c install.Config, want ...string) {
 	}
 }
 
-// chain chains twice: the second time there is nothing to do.
+// chain chains twice: the second call must change nothing.
 func chain(t *testing.T, c install.Config, wantName string) {
 	t.Helper()
 	for _, want := range []bool{true, false} {
@@ -117,7 +117,7 @@ func TestChainList(t *testing.T) {
 	if info, err := os.Stat(path); runtime.GOOS != "windows" && (err != nil || info.Mode() != 0o600) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if err := os.WriteFile(path+".part", []byte("{"), 0o400); err != nil { // left by a killed agent
+	if err := os.WriteFile(path+".part", []byte("{"), 0o400); err != nil { // from a killed agent
 		t.Fatal(err)
 	}
 	remove(t, c)
@@ -132,8 +132,8 @@ func TestChainList(t *testing.T) {
 	}
 }
 
-// TestChainRewritten: the other network rewrites its file before removal. Its new text stays, but the entry
-// goes.
+// TestChainRewritten checks a file that the other network rewrites before removal. The new text
+// stays, and the entry is removed.
 func TestChainRewritten(t *testing.T) {
 	c := chained(t, map[string]string{"10-flannel.conflist": theirList})
 	chain(t, c, "10-flannel.conflist")
@@ -156,7 +156,7 @@ func TestChainSingle(t *testing.T) {
 			c := chained(t, map[string]string{"10-single" + ext: theirConf, "10-single.later.conflist": theirList})
 			chain(t, c, "10-single-isthmus.conflist")
 			wantUsed(t, c, "ptp", "isthmus-cni")
-			// It follows the original.
+			// The list follows changes of the original.
 			put(t, filepath.Join(c.ConfDir, "10-single"+ext), strings.Replace(theirConf, "ptp", "bridge", 1), 0o600)
 			chain(t, c, "10-single-isthmus.conflist")
 			wantUsed(t, c, "bridge", "isthmus-cni")
@@ -185,8 +185,8 @@ func TestChainSingle(t *testing.T) {
 	}
 }
 
-// TestChainNothing: there is no network to chain to. A list of ours whose original is gone disappears, so that
-// no pod starts without policy.
+// TestChainNothing checks a node without a network to chain to. A list of ours whose original is
+// gone is removed, so that no pod starts without policy.
 func TestChainNothing(t *testing.T) {
 	const loopback = `{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}`
 	for name, confs := range map[string]map[string]string{"none": nil, "loopback": {"99-loopback.conf": loopback}} {
@@ -208,8 +208,8 @@ func TestChainNothing(t *testing.T) {
 	}
 }
 
-// TestChainSkips: containerd stops at a broken file and CRI-O uses the next, so the next is chained and the
-// broken one reported.
+// TestChainSkips checks that the file after a broken one is chained, and that the broken one is
+// reported: containerd stops at it, and CRI-O uses the next.
 func TestChainSkips(t *testing.T) {
 	c := chained(t, map[string]string{"00-broken.conflist": `{"cniVersion"`, "05-list.conf": theirList, "07-old.conflist": strings.Replace(theirList, "0.3.1", "0.2.0", 1),
 		"10-flannel.conflist": theirList})
@@ -255,7 +255,7 @@ func TestChainRefuses(t *testing.T) {
 	}
 }
 
-// TestRemoveKeepsListsOfOthers: lists that an administrator wrote for mode full stay.
+// TestRemoveKeepsListsOfOthers checks that lists that an administrator wrote for mode full stay.
 func TestRemoveKeepsListsOfOthers(t *testing.T) {
 	const own = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"isthmus-cni"},{"type":"tuning"}]}`
 	c := chained(t, map[string]string{"10-own.conflist": own, "20-alone-isthmus.conflist": `{"plugins":[]}`})
@@ -265,8 +265,8 @@ func TestRemoveKeepsListsOfOthers(t *testing.T) {
 	}
 }
 
-// TestKeeperChains: the entry appears when the agent is ready, and again soon after each change of the other
-// network, by rename and in place. It stays when the agent stops.
+// TestKeeperChains checks that the entry appears when the agent is ready, and again soon after each
+// change by the other network, by rename and in place. It stays when the agent stops.
 func TestKeeperChains(t *testing.T) {
 	c := chained(t, map[string]string{"10-flannel.conflist": theirList})
 	k, err := install.NewKeeper(c, slog.New(slog.DiscardHandler))

@@ -22,7 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 )
 
-// node makes a plugin and the runtime's directories.
+// node is a plugin and the directories of the runtime.
 func node(t *testing.T) install.Config {
 	dir := t.TempDir()
 	c := install.Config{Plugin: filepath.Join(dir, "image", "isthmus-cni"), BinDir: filepath.Join(dir, "opt", "cni", "bin"),
@@ -41,7 +41,7 @@ func put(t *testing.T, path, content string, mode fs.FileMode) {
 	}
 }
 
-// files names everything below the runtime's directories.
+// files lists everything below the directories of the runtime.
 func files(t *testing.T, c install.Config) []string {
 	t.Helper()
 	var names []string
@@ -61,7 +61,7 @@ func TestInstallAndRemove(t *testing.T) {
 	c := node(t)
 	put(t, filepath.Join(c.BinDir, "loopback"), "of others", 0o755)
 	put(t, filepath.Join(c.ConfDir, "10-other.conf"), "{}", 0o600)
-	for _, want := range []bool{true, false} { // the second time there is nothing to do
+	for _, want := range []bool{true, false} { // the second call must change nothing
 		for name, write := range map[string]func() (bool, error){"plugin": c.WritePlugin, "configuration": c.WriteConf} {
 			if wrote, err := write(); err != nil || wrote != want {
 				t.Errorf("%s: wrote %v, %v, want %v", name, wrote, err, want)
@@ -88,7 +88,7 @@ func TestInstallAndRemove(t *testing.T) {
 	}
 }
 
-// TestConfiguration reads the configuration as runtimes and the plugin do.
+// TestConfiguration reads the configuration as runtimes and as the plugin do.
 func TestConfiguration(t *testing.T) {
 	for _, plugin := range []string{"isthmus-cni", "isthmus-cni.exe"} {
 		c := node(t)
@@ -110,7 +110,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestWholeOrNothing replaces the plugin many times while others read it.
+// TestWholeOrNothing replaces the plugin many times while other processes read it.
 func TestWholeOrNothing(t *testing.T) {
 	c := node(t)
 	versions := []string{strings.Repeat("a", 1<<16), strings.Repeat("b", 1<<17)}
@@ -144,7 +144,8 @@ func TestWholeOrNothing(t *testing.T) {
 	}
 }
 
-// TestAfterInterruption finds what a killed agent and careless people leave.
+// TestAfterInterruption starts with the remains of a killed agent, and with wrong files of an
+// administrator.
 func TestAfterInterruption(t *testing.T) {
 	c := node(t)
 	put(t, filepath.Join(c.BinDir, "isthmus-cni"), "version 0", 0o600)

@@ -231,8 +231,7 @@ func TestParallelAdds(t *testing.T) {
 	})
 }
 
-// TestOnePodThatCannotBeAppliedLeavesTheOthers lets Apply fail whenever pod 3
-// is attached.
+// TestOnePodThatCannotBeAppliedLeavesTheOthers makes Apply fail whenever pod 3 is attached.
 func TestOnePodThatCannotBeAppliedLeavesTheOthers(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -243,7 +242,7 @@ func TestOnePodThatCannotBeAppliedLeavesTheOthers(t *testing.T) {
 		r.fake.SetFault(func(ctx context.Context, step string) error {
 			if step == "add.slot" {
 				if adding++; adding == 1 {
-					<-gate // lets the other Adds queue up, so that they come as one batch
+					<-gate // the other ADDs queue up, so that they form one batch
 				}
 			}
 			return nil
@@ -338,7 +337,7 @@ func TestCallerGivesUp(t *testing.T) {
 		}
 		r.agent.Publish(cluster{pods: 1}.snapshot())
 		r.settle()
-		r.wantOnly() // it is not attached without the caller's knowledge
+		r.wantOnly() // the caller got an error, so nothing may be attached
 		r.end()
 	})
 }

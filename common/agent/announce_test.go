@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// announcing is a data path with data for the Node object. It records what the agent was requested to write
-// there. The agent reads while the test writes.
+// announcing is a data path with data for the Node object. It records the requested writes. The
+// agent reads while the test writes.
 type announcing struct {
 	*dataplanetest.Fake
 	mu    sync.Mutex
@@ -52,8 +52,8 @@ func (a *announcing) taken() []model.NodeInfo {
 	return asked
 }
 
-// TestAnnounce: the agent requests the write for as long as the Node object lacks the data, and again after
-// a change.
+// TestAnnounce checks that the agent requests the write until the Node object has the data, and
+// again after a change.
 func TestAnnounce(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		says := model.NodeInfo{Fabric: "vxlan"}

@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
-// TestAudit: an audit finds changes by other processes within the interval, repairs and counts them, and
-// changes nothing else.
+// TestAudit checks that an audit finds changes by other processes within the interval, repairs and
+// counts them, and changes nothing else.
 func TestAudit(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.AuditEvery = 10 * time.Second }
@@ -60,8 +60,8 @@ func TestAudit(t *testing.T) {
 	})
 }
 
-// TestAuditRemovesUnknown: the next audit removes an attachment without a record, such as one whose
-// creation was abandoned.
+// TestAuditRemovesUnknown checks that the next audit removes an attachment without a record, such
+// as one whose creation was abandoned.
 func TestAuditRemovesUnknown(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.AuditEvery = 10 * time.Second }
@@ -79,8 +79,8 @@ func TestAuditRemovesUnknown(t *testing.T) {
 	})
 }
 
-// TestAuditContested: an object that another process changes back each time becomes a problem that names
-// it. Repairs then have longer and longer pauses. When that process has stopped, the problem goes.
+// TestAuditContested checks an object that another process keeps changing back. It becomes a
+// problem that names it, and repairs have growing pauses. The problem ends when that process stops.
 func TestAuditContested(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		var facts atomic.Pointer[report.Facts]
@@ -120,8 +120,8 @@ func TestAuditContested(t *testing.T) {
 	})
 }
 
-// TestCheckPolicy: a pod that is not under policy is a problem and an event within seconds, and is repaired, long
-// before the next audit. The problem goes with the damage.
+// TestCheckPolicy checks that a pod that is not under policy causes a problem and an event within
+// seconds, and is repaired long before the next audit. The problem ends with the damage.
 func TestCheckPolicy(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		var facts atomic.Pointer[report.Facts]
@@ -172,7 +172,8 @@ func TestCheckPolicy(t *testing.T) {
 	})
 }
 
-// TestCheckContested: what another process breaks again and again is repaired each time, and is a problem.
+// TestCheckContested checks that damage that another process repeats is repaired each time, and is
+// a problem.
 func TestCheckContested(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.AuditEvery = time.Hour }
@@ -193,7 +194,7 @@ func TestCheckContested(t *testing.T) {
 	})
 }
 
-// TestCheckWithoutAudit: an agent that may not repair reports.
+// TestCheckWithoutAudit checks that an agent that may not repair still reports.
 func TestCheckWithoutAudit(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.AuditEvery = 0 }

@@ -76,8 +76,8 @@ func TestBandwidthIsRefused(t *testing.T) {
 	})
 }
 
-// TestOnlyEgressIsLimited: if the data path limits egress only, a pod with an ingress limit does not start,
-// and the error says why.
+// TestOnlyEgressIsLimited checks a data path that limits egress only: a pod with an ingress limit
+// does not start, and the error gives the reason.
 func TestOnlyEgressIsLimited(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		able := linux

@@ -14,16 +14,16 @@ import (
 	"github.com/isthmus-net/isthmus/common/endpoint"
 )
 
-// outcome is what the runtime knows after a scenario.
+// outcome is the runtime's view after a scenario.
 type outcome struct {
-	// added are the pods whose ADD was answered, with their addresses.
+	// added are the pods whose ADD succeeded, with their addresses.
 	added map[int][]netip.Addr
-	// unsure are the pods with a request that was not answered with success.
+	// unsure are the pods with a request that did not succeed.
 	unsure []int
 }
 
-// scenario attaches three pods, detaches one and attaches another. It goes on
-// after errors, as a runtime does with its other pods.
+// scenario attaches three pods, detaches one and attaches another. It continues after errors, as a
+// runtime does with its other pods.
 func (r *rig) scenario() outcome {
 	o := outcome{added: make(map[int][]netip.Addr)}
 	add := func(n int) {
@@ -56,7 +56,7 @@ func (o outcome) pods() []int {
 	return all
 }
 
-// checkPods checks that answered pods are as the answers said.
+// checkPods checks that the state of answered pods equals the answers.
 func (r *rig) checkPods(o outcome) {
 	r.t.Helper()
 	for n, ips := range o.added {
@@ -99,15 +99,10 @@ func TestCrashAtEveryStep(t *testing.T) {
 				r.start()
 				r.agent.Publish(cluster{pods: 4}.snapshot())
 				o := r.scenario()
-				r.settle()
-				r.calm()
-				select {
-				case <-r.ended:
-					r.stop()
+				if r.crashed() {
 					crashes++
-				default:
+				} else {
 					survived = true // there are no more steps
-					r.end()
 				}
 				r.afterCrash(o, clean)
 			})
@@ -120,6 +115,21 @@ func TestCrashAtEveryStep(t *testing.T) {
 		t.Errorf("only %d crashes", crashes)
 	}
 	t.Logf("crashes=%d", crashes)
+}
+
+// crashed waits until the agent is idle, and ends it. It reports whether it crashed before.
+func (r *rig) crashed() bool {
+	r.t.Helper()
+	r.settle()
+	r.calm()
+	select {
+	case <-r.ended:
+		r.stop()
+		return true
+	default:
+		r.end()
+		return false
+	}
 }
 
 // afterCrash starts a new agent and checks how it handles the remaining state.
@@ -196,8 +206,7 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// TestFailAtEveryStep lets every step of the data path fail, once or from then
-// on for a while, or hang.
+// TestFailAtEveryStep makes every step of the data path fail, once or for a while, or hang.
 func TestFailAtEveryStep(t *testing.T) {
 	broken := errors.New("broken on purpose")
 	for name, fault := range map[string]func(ctx context.Context, step, at int) error{

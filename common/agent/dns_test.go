@@ -66,8 +66,8 @@ func TestResolvers(t *testing.T) {
 	})
 }
 
-// TestResolverIsRefused: wrong values never reach the data path. Where the runtime writes the file of the
-// resolver, the request changes nothing.
+// TestResolverIsRefused checks that invalid values never reach the data path. Where the runtime
+// writes resolv.conf, the request has no effect.
 func TestResolverIsRefused(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()

@@ -17,8 +17,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// preparer is a starter whose attachments take a fifth of the time if an endpoint was prepared for them. It
-// survives agents.
+// preparer is a starter whose attachments take a fifth of the time if an endpoint was prepared for
+// them. It survives agents.
 type preparer struct {
 	*starter
 	mu    sync.Mutex
@@ -85,7 +85,8 @@ func (r *rig) withPool(p *preparer, c cluster) *preparer {
 	return p
 }
 
-// TestEndpointPool: ADDs get prepared endpoints, through a restart of the agent, and no two pods one address.
+// TestEndpointPool checks that ADDs get prepared endpoints, also after a restart of the agent, and
+// that no two pods get one address.
 func TestEndpointPool(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		p := r.withPool(nil, cluster{pods: 12})
@@ -127,8 +128,8 @@ func TestEndpointPool(t *testing.T) {
 	})
 }
 
-// TestEndpointPoolGivesWay: a pod that asks for an address gets it, also if a prepared endpoint has it, and
-// prepared endpoints do not keep pods from starting where addresses are few.
+// TestEndpointPoolGivesWay checks that a pod that requests the address of a prepared endpoint gets
+// it, and that prepared endpoints do not prevent pods from starting when addresses are few.
 func TestEndpointPoolGivesWay(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		c := asking([]string{"10.0.1.0/28"}, nil) // 13 addresses
@@ -178,18 +179,13 @@ func TestCrashWithEndpointPool(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 			}
-			r.settle()
-			r.calm()
-			select {
-			case <-r.ended:
-				r.stop()
+			if r.crashed() {
 				crashes++
-			default:
+			} else {
 				survived = true // there are no more steps
 				if p.used < 2 {
 					t.Errorf("%d prepared endpoints were used", p.used)
 				}
-				r.end()
 			}
 			p.running = 0
 			off := r.change

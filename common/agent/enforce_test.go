@@ -42,7 +42,7 @@ func TestSnapshotsAreCoalesced(t *testing.T) {
 		r.agent.Publish(cluster{pods: 1}.snapshot())
 		r.settle()
 		before := r.fake.Applied()
-		for range 100 { // one every millisecond: the agent must not wait for the end
+		for range 100 { // one every millisecond: the agent must not wait until they stop
 			r.agent.Publish(cluster{pods: 1}.snapshot())
 			time.Sleep(time.Millisecond)
 		}
@@ -63,7 +63,7 @@ func TestSnapshotsAreCoalesced(t *testing.T) {
 	})
 }
 
-// TestRestsAfterCostlyWork publishes all the time while Apply takes long.
+// TestRestsAfterCostlyWork publishes continuously while Apply takes long.
 func TestRestsAfterCostlyWork(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -179,8 +179,8 @@ func TestApplyIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestOneBrokenEndpointLeavesTheOthers breaks an attachment so that Apply reports it. Other pods come and
-// go, and the agent repairs it.
+// TestOneBrokenEndpointLeavesTheOthers breaks an attachment so that Apply reports it. Other pods
+// start and end meanwhile, and the agent repairs it.
 func TestOneBrokenEndpointLeavesTheOthers(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -202,7 +202,7 @@ func TestOneBrokenEndpointLeavesTheOthers(t *testing.T) {
 			t.Error("no problem is reported")
 		}
 		r.end()
-		r.start() // adopts, and so repairs, the attachment
+		r.start() // adopts and repairs the attachment
 		r.agent.Publish(cluster{pods: 4}.snapshot())
 		r.settle()
 		if err := r.check(0); err != nil {

@@ -32,7 +32,7 @@ func TestFixedAddresses(t *testing.T) {
 		_, err = r.add(4)
 		wantCode(t, err, 11, "address fd00:1::77 is in use by pod shop/web-1")
 		r.end()
-		r.start() // the records know it
+		r.start() // the records contain it
 		r.agent.Publish(c.snapshot())
 		_, err = r.add(2)
 		wantCode(t, err, 11, "10.0.1.9 is in use by pod shop/web-0")
@@ -139,7 +139,7 @@ func TestFixedAddressOfTheSamePod(t *testing.T) {
 		_, err := r.addContext(context.Background(), again)
 		wantCode(t, err, 4, "network namespace not found")
 		r.step.Store(nil)
-		_, err = r.add(1) // not for others, also after an attempt that failed
+		_, err = r.add(1) // not for other pods, also after a failed attempt
 		wantCode(t, err, 11, "is in quarantine until")
 		again.Attachment.ContainerID, again.Netns = "third", "/run/netns/third"
 		ips, err := r.addContext(context.Background(), again)

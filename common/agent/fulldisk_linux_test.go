@@ -21,8 +21,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/endpoint"
 )
 
-// fillDisk lets every write of a new file fail as on a full disk, until the
-// returned function is called. It uses the hook of steps.
+// fillDisk makes every write of a new file fail as on a full disk, until the returned function is
+// called. It uses the hook of steps.
 func (r *rig) fillDisk(then func(step string)) (empty func()) {
 	r.onStep(func(step string) {
 		for n := range 9 {
@@ -87,8 +87,8 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// TestFullDiskAfterTheIntent fills the disk in the middle of an ADD, which must
-// leave nothing; its address has been seen and rests.
+// TestFullDiskAfterTheIntent fills the disk during an ADD, which must leave nothing. Peers may have
+// seen its address, which stays in quarantine.
 func TestFullDiskAfterTheIntent(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -118,8 +118,8 @@ func TestFullDiskAfterTheIntent(t *testing.T) {
 	})
 }
 
-// TestFullDiskWithoutTombstone removes a record that is too large to be
-// overwritten: the quarantine is this agent's alone.
+// TestFullDiskWithoutTombstone removes a record that is too large to be overwritten. Only this
+// agent then has the quarantine.
 func TestFullDiskWithoutTombstone(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -207,8 +207,8 @@ func TestCrashOnFullDisk(t *testing.T) {
 	t.Logf("crashes=%d", crashes)
 }
 
-// TestReallyFullDisk detaches pods on a small tmpfs. It fills that to the last byte, then to the last inode,
-// and then makes it read-only.
+// TestReallyFullDisk detaches pods on a small tmpfs. It fills the tmpfs to the last byte, then to
+// the last inode, and then makes it read-only.
 func TestReallyFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount a file system")
@@ -263,7 +263,7 @@ func withoutSpace(t *testing.T, r *rig, small string) {
 	os.Remove(filler)
 }
 
-// withoutInodes also checks that no address that was given before is given in its quarantine.
+// withoutInodes also checks that no address is assigned again during its quarantine.
 func withoutInodes(t *testing.T, r *rig, small string, given []netip.Addr) {
 	t.Helper()
 	var err error

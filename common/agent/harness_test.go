@@ -29,7 +29,7 @@ import (
 
 var linux = model.Features{OS: model.Linux, Platform: "test", IPv6: true}
 
-// rig is a node: the state that survives an agent, and the agent that runs now.
+// rig is a node: the state that survives agents, and the current agent.
 type rig struct {
 	t    *testing.T
 	dir  string
@@ -90,7 +90,7 @@ func (r *rig) config() agent.Config {
 	return c
 }
 
-// start starts an agent; the old one must have ended.
+// start starts an agent; the previous one must have ended.
 func (r *rig) start() {
 	r.t.Helper()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -102,17 +102,17 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.t.Cleanup(cancel) // a test that fails half way leaves no agent in its bubble
+	r.t.Cleanup(cancel) // a test that fails must not leave an agent in its bubble
 	r.agent, r.stop, r.ended = a, cancel, make(chan error, 1)
 	ended := r.ended
 	go func() {
 		err := errors.New("the loop's goroutine ended")
-		defer func() { ended <- err }() // also when the goroutine is left
+		defer func() { ended <- err }() // also if the goroutine exits
 		err = a.Run(ctx)
 	}()
 }
 
-// end stops the agent in good order.
+// end stops the agent normally.
 func (r *rig) end() {
 	r.t.Helper()
 	r.stop()
@@ -218,7 +218,7 @@ func wantCode(t *testing.T, err error, want uint32, text string) {
 	}
 }
 
-// cluster builds snapshots.
+// cluster makes snapshots.
 type cluster struct {
 	pods  int
 	edit  func(n int, p *model.Pod)
@@ -324,7 +324,7 @@ func (r *rig) wantOnly(pods ...int) {
 	}
 }
 
-// crashAt leaves the goroutine at the nth step of the agent or the data path.
+// crashAt ends the goroutine at the nth step of the agent or the data path.
 func (r *rig) crashAt(n int) {
 	steps := 0
 	count := func() {

@@ -41,9 +41,9 @@ func families(body string) (series map[string]string, names []string) {
 	return series, names
 }
 
-// TestMetricsLint scrapes an agent before and after it has met what it counts. It checks the rules of
-// Prometheus, that each family is in docs/operate/metrics.md, that no series of a counter begins late, and the
-// number of series.
+// TestMetricsLint scrapes an agent before and after the events that it counts. It checks the rules
+// of Prometheus, that each family is in docs/operate/metrics.md, that every series of a counter
+// exists from the start, and the number of series.
 func TestMetricsLint(t *testing.T) {
 	reference, err := os.ReadFile("../../docs/operate/metrics.md")
 	if err != nil {
@@ -113,7 +113,7 @@ func TestMetricsLint(t *testing.T) {
 	})
 }
 
-// TestOpenMetrics asks for OpenMetrics, as Prometheus does.
+// TestOpenMetrics requests OpenMetrics, as Prometheus does.
 func TestOpenMetrics(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -129,7 +129,8 @@ func TestOpenMetrics(t *testing.T) {
 	})
 }
 
-// TestProblemKinds: each kind of problem is counted under its own name, and the series is 0 without one.
+// TestProblemKinds checks that each kind of problem is counted under its own name, and that the
+// series is 0 without one.
 func TestProblemKinds(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		kinds := func() (all []string) {

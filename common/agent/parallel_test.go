@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// starter attaches endpoints beside the other methods, four at a time.
+// starter attaches endpoints concurrently with the other methods, four at a time.
 type starter struct {
 	*dataplanetest.Fake
 	// takes is the time of one attachment, 500 ms without it.
@@ -95,8 +95,8 @@ func upTo(n int) (all []int) {
 	return all
 }
 
-// TestADDsSideBySide: ADDs wait for the data path together. Where an Apply takes long too, those that come
-// meanwhile join in the next one.
+// TestADDsSideBySide checks that ADDs wait for the data path concurrently. If an Apply takes long
+// too, later ADDs join in the next one.
 func TestADDsSideBySide(t *testing.T) {
 	for _, c := range []struct {
 		apply, took time.Duration
@@ -143,8 +143,8 @@ func (r *rig) applied() (count int) {
 	return count
 }
 
-// TestHungADD: an attachment that hangs delays no other pod, and no policy. A DEL of it waits for it, and
-// leaves nothing.
+// TestHungADD checks that an attachment that hangs delays no other pod, and no policy. Its DEL
+// waits for it, and leaves nothing.
 func TestHungADD(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		s := r.sideBySide(12)
@@ -190,7 +190,8 @@ func TestHungADD(t *testing.T) {
 	})
 }
 
-// TestDELOfUnfinishedADD: an ADD that a DEL overtakes is answered at once, leaves nothing, and can be repeated.
+// TestDELOfUnfinishedADD checks that an ADD that a DEL overtakes is answered immediately, leaves
+// nothing, and can be repeated.
 func TestDELOfUnfinishedADD(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.sideBySide(2)
@@ -214,7 +215,8 @@ func TestDELOfUnfinishedADD(t *testing.T) {
 	})
 }
 
-// TestUnfinishedADDFails: nothing remains of an attachment that fails, or that the end of the agent overtakes.
+// TestUnfinishedADDFails checks that nothing remains of an attachment that fails, or that the end
+// of the agent interrupts.
 func TestUnfinishedADDFails(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		s := r.sideBySide(8)
@@ -231,7 +233,7 @@ func TestUnfinishedADDFails(t *testing.T) {
 		for _, err := range stopped() {
 			wantCode(t, err, 11, "stopping")
 		}
-		time.Sleep(time.Second) // what was under way ends
+		time.Sleep(time.Second) // unfinished attachments end
 		s.running = 0
 		r.start()
 		r.agent.Publish(cluster{pods: 8}.snapshot())
@@ -260,7 +262,7 @@ func TestUnfinishedADDFails(t *testing.T) {
 	})
 }
 
-// TestCrashOfUnfinishedADDs kills the agent at every step while attachments are made side by side.
+// TestCrashOfUnfinishedADDs kills the agent at every step while attachments run concurrently.
 func TestCrashOfUnfinishedADDs(t *testing.T) {
 	crashes := 0
 	for step, survived := 1, false; !survived; step += stride() {
@@ -287,15 +289,10 @@ func TestCrashOfUnfinishedADDs(t *testing.T) {
 				})
 			}
 			running.Wait()
-			r.settle()
-			r.calm()
-			select {
-			case <-r.ended:
-				r.stop()
+			if r.crashed() {
 				crashes++
-			default:
+			} else {
 				survived = true // there are no more steps
-				r.end()
 			}
 			r.afterCrash(o, cleanUp["DEL"])
 		})

@@ -80,8 +80,8 @@ func TestAddWaitsForTheRightPod(t *testing.T) {
 	}
 }
 
-// TestSecondSandbox adds a pod's new sandbox while the old one is still there:
-// only the new one has the pod's policy.
+// TestSecondSandbox adds a pod's new sandbox while the old one still exists. Only the new one has
+// the pod's policy.
 func TestSecondSandbox(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -105,8 +105,8 @@ func TestSecondSandbox(t *testing.T) {
 	})
 }
 
-// TestPodIsReplaced: the API has another pod under the name of an attached one. The attachment does not get
-// the new pod's policy.
+// TestPodIsReplaced checks an attached pod whose name the API now has for another pod. The
+// attachment does not get the new pod's policy.
 func TestPodIsReplaced(t *testing.T) {
 	for name, edit := range map[string]func(*model.Pod){
 		"successor on this node": func(p *model.Pod) { p.UID = "uid-new" },

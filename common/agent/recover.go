@@ -67,8 +67,8 @@ func (l *loop) open(ctx context.Context) error {
 	return nil
 }
 
-// openPool begins to keep prepared endpoints if the data path can. The records tell which DNS settings pods
-// have.
+// openPool begins to keep prepared endpoints if the data path can. The records contain the DNS settings of
+// pods.
 func (l *loop) openPool() {
 	b, ok := l.backend.(dataplane.Preparer)
 	if !ok {

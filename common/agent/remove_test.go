@@ -20,7 +20,7 @@ import (
 func TestDelIsTolerant(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
-		r.mustDel(5) // before the first snapshot, and of nothing
+		r.mustDel(5) // before the first snapshot, and of an unknown pod
 		r.agent.Publish(cluster{pods: 2}.snapshot())
 		r.mustAdd(0)
 		r.fake.RemoveNetNS(addRequest(0).Netns)
@@ -128,8 +128,8 @@ func TestCheck(t *testing.T) {
 	})
 }
 
-// TestCheckNeedsThePolicy: CHECK of a complete attachment fails until a State with the endpoint is in
-// force, for example before the first snapshot of a new agent.
+// TestCheckNeedsThePolicy checks that CHECK of a complete attachment fails until a State with the
+// endpoint is in force, for example before the first snapshot of a new agent.
 func TestCheckNeedsThePolicy(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -208,7 +208,7 @@ func TestDelsAreServedTogether(t *testing.T) {
 		var running sync.WaitGroup
 		for i, n := range dels {
 			running.Go(func() { answers[i] = r.del(n) })
-			time.Sleep(time.Millisecond) // the first one first
+			time.Sleep(time.Millisecond) // the first request alone
 		}
 		running.Wait()
 		for i, n := range dels {
@@ -222,7 +222,7 @@ func TestDelsAreServedTogether(t *testing.T) {
 			t.Errorf("removed in calls of %v, want one of 4 after the first pod alone", b.sizes)
 		}
 		time.Sleep(time.Minute)
-		r.wantOnly(5) // the other one by itself
+		r.wantOnly(5) // the failed one alone
 		r.end()
 	})
 }

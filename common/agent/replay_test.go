@@ -20,11 +20,11 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// event is something that happens to a node.
+// event is an event on a node.
 type event struct {
 	kind string // publish, add, del, restart, crash
 	pod  *model.Pod
-	at   int // which snapshot
+	at   int // the index of the snapshot
 }
 
 // story is a random history of a node, and its expected end.
@@ -72,8 +72,8 @@ func newStory(seed uint64) story {
 	return s
 }
 
-// variants are other histories that must end alike: what concerns one pod stays
-// in order, and so do the snapshots.
+// variants are other histories with the same end: the events of one pod, and the snapshots, keep
+// their order.
 var variants = map[string]func(*rand.Rand, []event) []event{
 	"as it is": func(_ *rand.Rand, all []event) []event { return all },
 	"duplicated": func(_ *rand.Rand, all []event) (out []event) {
@@ -134,7 +134,7 @@ func podRequest(p *model.Pod) *cniframe.AddRequest {
 		PodNamespace: p.Namespace, PodName: p.Name}
 }
 
-// play lets a history happen and returns the addresses that pods have.
+// play executes a history and returns the addresses of pods.
 func (r *rig) play(s story, events []event) map[model.PodID][]netip.Addr {
 	r.t.Helper()
 	ips := make(map[model.PodID][]netip.Addr)
@@ -158,7 +158,7 @@ func (r *rig) play(s story, events []event) map[model.PodID][]netip.Addr {
 			delete(ips, e.pod.PodID)
 		case "crash":
 			r.crashAt(1)
-			r.del(99) // whatever has a step
+			r.del(99) // an event that has steps
 			<-r.ended
 			r.calm()
 			r.stop()
@@ -179,8 +179,7 @@ func (r *rig) restart(s story, last int) {
 	}
 }
 
-// fresh is the data path as it is when the end of a story is put in force on an
-// empty node.
+// fresh returns the data path after the end of a story is applied to an empty node.
 func fresh(t *testing.T, s story, ips map[model.PodID][]netip.Addr) *dataplanetest.Fake {
 	t.Helper()
 	f := dataplanetest.NewFake(linux)

@@ -19,8 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/endpoint"
 )
 
-// block keeps the record of pod n from being written; the returned function
-// ends that.
+// block prevents the write of the record of pod n, until the returned function is called.
 func (r *rig) block(n int) (unblock func()) {
 	path := r.recordPath(n) + ".tmp"
 	if err := os.MkdirAll(filepath.Join(path, "x"), 0o700); err != nil {
@@ -29,7 +28,7 @@ func (r *rig) block(n int) (unblock func()) {
 	return func() { os.RemoveAll(path) }
 }
 
-// blockRecord puts an object that is not a file in the record's place.
+// blockRecord replaces the record by an object that is not a file.
 func (r *rig) blockRecord(n int) (unblock func()) {
 	path := r.recordPath(n)
 	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
@@ -56,7 +55,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 			t.Errorf("the data path was changed before the intent was on record: %q", got)
 		}
 		unblock()
-		// The record of readiness cannot be written.
+		// The record cannot be marked ready.
 		r.onStep(func(name string) {
 			if name == "add.ready" {
 				unblock = r.block(0)

@@ -17,9 +17,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestAddressOfALateFailureRests lets the last write of an ADD fail, after its
-// policy was in force. Peers may have seen the address by then, so the next pod
-// must not get it, also not from the next agent.
+// TestAddressOfALateFailureRests makes the last write of an ADD fail, after its policy was in
+// force. Peers may have seen the address by then, so the next pod must not get it, also not from
+// the next agent.
 func TestAddressOfALateFailureRests(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -46,7 +46,7 @@ func TestAddressOfALateFailureRests(t *testing.T) {
 			t.Fatalf("records %v, %v: want the tombstone of the failed ADD", all, err)
 		}
 		rests := all[0].IPs[0]
-		// The range is walked round, so that only the quarantine keeps the address.
+		// Allocation proceeds through the range, so that only the quarantine protects the address.
 		r.end()
 		r.change = func(c *agent.Config) { c.PodCIDRs = ranges("10.0.1.0/30") }
 		r.start()
@@ -61,8 +61,8 @@ func TestAddressOfALateFailureRests(t *testing.T) {
 	})
 }
 
-// TestAddressOfAnEarlyFailureIsFree is the counterpart: an address that no peer can have seen is free at
-// once.
+// TestAddressOfAnEarlyFailureIsFree is the counterpart: an address that no peer can have seen is
+// free immediately.
 func TestAddressOfAnEarlyFailureIsFree(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.PodCIDRs = ranges("10.0.1.0/30") }
@@ -77,9 +77,8 @@ func TestAddressOfAnEarlyFailureIsFree(t *testing.T) {
 	})
 }
 
-// TestTwoSandboxesOfOnePod lets two sandboxes of a pod come at once. A State
-// names one sandbox per pod, the newest: the other has no policy, so its ADD
-// must fail and leave nothing.
+// TestTwoSandboxesOfOnePod adds two sandboxes of a pod at the same time. A State names only the
+// newest sandbox of a pod. The other one has no policy, so its ADD must fail and leave nothing.
 func TestTwoSandboxesOfOnePod(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -92,7 +91,7 @@ func TestTwoSandboxesOfOnePod(t *testing.T) {
 		wg.Go(func() { _, older = r.add(0) })
 		wg.Go(func() { _, newer = r.addContext(context.Background(), second) })
 		r.settle()
-		r.agent.Publish(cluster{pods: 1}.snapshot()) // now both are let in, as one batch
+		r.agent.Publish(cluster{pods: 1}.snapshot()) // now both requests proceed, as one batch
 		wg.Wait()
 		wantCode(t, older, 11, "pod shop/web-0 was replaced by another sandbox or pod")
 		wantCode(t, newer, 0, "")
@@ -112,8 +111,7 @@ func ranges(texts ...string) []netip.Prefix {
 	return all
 }
 
-// forgetful is a data path that says it has removed an attachment which is still
-// there.
+// forgetful is a data path that reports the removal of an attachment that still exists.
 type forgetful struct {
 	*dataplanetest.Fake
 	keeps bool
@@ -126,8 +124,8 @@ func (f *forgetful) DeleteEndpoint(ctx context.Context, id model.EndpointID) err
 	return f.Fake.DeleteEndpoint(ctx, id)
 }
 
-// TestAttachmentOfATombstoneGoes lets an attachment come back after its DEL, when
-// its record is a tombstone. GC, an audit and the next agent must remove it each.
+// TestAttachmentOfATombstoneGoes makes an attachment reappear after its DEL, when its record is a
+// tombstone. GC, an audit and the next agent must each remove it.
 func TestAttachmentOfATombstoneGoes(t *testing.T) {
 	for name, ask := range map[string]func(*rig){
 		"GC": func(r *rig) {

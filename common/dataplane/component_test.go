@@ -48,7 +48,8 @@ func (f full) Count(c *dataplane.Counters) error {
 func (f full) EndpointAdded(s dataplane.EndpointSpec)   { f.called("added " + string(s.ID)) }
 func (f full) RemoveEndpoint(id model.EndpointID) error { return f.called("remove " + string(id)) }
 
-// TestComponentsCallAll: every component is called, in order, although each one before it fails.
+// TestComponentsCallAll checks that every component is called, in order, although all previous ones
+// fail.
 func TestComponentsCallAll(t *testing.T) {
 	var calls []string
 	cs := dataplane.Components{full{plain{"a", &calls}}, plain{"b", &calls}, full{plain{"c", &calls}}}

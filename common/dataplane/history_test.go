@@ -10,7 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 )
 
-// TestHistory: repeated repairs are one entry with the last time, and old ones are forgotten.
+// TestHistory checks that repeated repairs are one entry with the last time, and that old entries
+// are removed.
 func TestHistory(t *testing.T) {
 	var h dataplane.History
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }

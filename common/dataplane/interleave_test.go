@@ -15,9 +15,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// cube walks through all visible states while a group of writes is made in any order. Writes of one group
-// commute, so a state depends only on which of them were made. Every order is a path along the edges of a
-// cube with a corner per subset.
+// cube visits all observable states while the writes of a group are made in any order. Writes of
+// one group commute, so a state depends only on the set of completed writes. Every order is a path
+// along the edges of a cube with a corner per subset.
 type cube struct {
 	*testing.T
 	store    *store
@@ -26,24 +26,24 @@ type cube struct {
 	lines    []line
 	old, new []model.Verdict
 	corners  int
-	most     int // writes of a group that all subsets are tried of
+	most     int // size of a group up to which all subsets are tried
 	random   *rand.Rand
 }
 
-// line is the cells of one endpoint, direction and remote address, one per port.
+// line holds the cells of one endpoint, direction and remote address, one per port.
 type line struct {
 	id     model.EndpointID
 	d      model.Direction
 	remote int // of remotes
 }
 
-// name says which cell is the ith that see returns.
+// name describes the ith cell that see returns.
 func (c *cube) name(i int) string {
 	l, at := c.lines[i/len(c.ports)], c.ports[i%len(c.ports)]
 	return fmt.Sprintf("%s %s %s %s/%d", l.id, l.d, c.remotes[l.remote], at.Protocol, at.Port)
 }
 
-// see returns the verdict of every cell, line by line.
+// see returns the verdict of every cell, in the order of the lines.
 func (c *cube) see() []model.Verdict {
 	classes := make([]model.PeerClass, len(c.remotes))
 	for i, a := range c.remotes {
@@ -63,8 +63,8 @@ func (c *cube) see() []model.Verdict {
 	return v
 }
 
-// judge checks the verdicts after one more write: every cell is as before the change or as after it, and
-// does not go back.
+// judge checks the verdicts after one more write: every cell has its old or its new verdict, and
+// does not return to the old one.
 func (c *cube) judge(before, after []model.Verdict, what string) {
 	c.Helper()
 	for i, v := range after {
@@ -74,8 +74,8 @@ func (c *cube) judge(before, after []model.Verdict, what string) {
 	}
 }
 
-// group tries every order of the writes if they are few, and some orders if they
-// are many, and leaves them all made.
+// group tries every order of the writes if they are few, and some orders if they are many. All
+// writes are made afterwards.
 func (c *cube) group(writes []func(), what string) {
 	c.Helper()
 	if len(writes) > c.most {
@@ -150,7 +150,7 @@ func interleave(t *testing.T, seed uint64, most int, a, b *model.Snapshot, old, 
 	return c.corners
 }
 
-// boundaries keeps one port of each kind that no State distinguishes.
+// boundaries returns one port of each kind that a State distinguishes.
 func boundaries(old, next *model.State, ports []world.Port) []world.Port {
 	var kept []world.Port
 	seen := make(map[[2]model.PortClass]bool)
@@ -164,7 +164,7 @@ func boundaries(old, next *model.State, ports []world.Port) []world.Port {
 	return kept
 }
 
-// TestEveryInterleaving takes small clusters through small changes.
+// TestEveryInterleaving changes small clusters in small steps.
 func TestEveryInterleaving(t *testing.T) {
 	seeds, most := uint64(40), 8
 	if testing.Short() {
@@ -183,7 +183,7 @@ func TestEveryInterleaving(t *testing.T) {
 
 var small = []world.Shape{{Pods: 3, Policies: 2, Nodes: 1}, {Pods: 4, Policies: 3, Tiers: true, Nodes: 1}, {Pods: 4, Policies: 3, Nodes: 2}}
 
-// change takes a random small cluster through some changes at once.
+// change changes a random small cluster several times.
 func change(t *testing.T, seed uint64, shape, changes, most int) (corners int) {
 	a := world.Random(seed, small[shape])
 	b := world.Mutate(seed, a, small[shape], changes)
@@ -193,7 +193,7 @@ func change(t *testing.T, seed uint64, shape, changes, most int) (corners int) {
 	return interleave(t, seed, most, a, b, old, next)
 }
 
-// FuzzInterleaving does what TestEveryInterleaving does for as long as it is let.
+// FuzzInterleaving repeats TestEveryInterleaving with the seeds of the fuzzer.
 func FuzzInterleaving(f *testing.F) {
 	for seed := range uint64(3) {
 		f.Add(seed, byte(seed), byte(seed))
@@ -203,9 +203,9 @@ func FuzzInterleaving(f *testing.F) {
 	})
 }
 
-// TestNewcomerToATableInForce moves an endpoint to a table that stays in force for another, while a peer
-// loses access by that table. The table must not yet deny the peer for the one endpoint, and must not allow
-// it for the other for a moment.
+// TestNewcomerToATableInForce moves an endpoint to a table that another endpoint already uses,
+// while a peer loses access by that table. The table must not deny the peer for the one endpoint
+// too early, and must not allow it for the other even briefly.
 func TestNewcomerToATableInForce(t *testing.T) {
 	labelled := func(key, value string) model.Selector {
 		return model.MakeSelector(model.Requirement{Key: key, Values: []string{value}})

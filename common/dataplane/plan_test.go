@@ -59,7 +59,7 @@ func (st *store) decide(id model.EndpointID, d model.Direction, remote netip.Add
 	return st.row(id, d, st.class(remote)).Cell(st.ports[at]).Verdict
 }
 
-// class looks an address up as the kernel program does.
+// class looks up the class of an address as the kernel program does.
 func (st *store) class(remote netip.Addr) model.PeerClass {
 	if class, ok := st.addresses[remote]; ok {
 		return class
@@ -73,7 +73,7 @@ func (st *store) class(remote netip.Addr) model.PeerClass {
 	return class
 }
 
-// row returns what decides for an endpoint and a class, by class of ports.
+// row returns the row of an endpoint and a class, by class of ports.
 func (st *store) row(id model.EndpointID, d model.Direction, class model.PeerClass) *model.Row {
 	side := tableSide{st.slots[id], d}
 	if row, ok := st.rows[rowID{side, class}]; ok {
@@ -85,9 +85,8 @@ func (st *store) row(id model.EndpointID, d model.Direction, class model.PeerCla
 	return &model.Row{} // denies
 }
 
-// writes lists the single writes that take the store from one State to the
-// next, in groups whose order is fixed by the contract of Plan. Inside a group
-// any order must do, except for prefixes.
+// writes lists the single writes from one State to the next, in groups whose order is fixed by the
+// contract of Plan. Inside a group any order must be correct, except for prefixes.
 func (st *store) writes(from, to *model.State, probes []world.Port) [][]func() {
 	var adds, dels, ports, slots, collect []func()
 	for a := range to.Policy.Addresses.Changes(from.Policy.Addresses) {
@@ -126,10 +125,9 @@ func (st *store) writes(from, to *model.State, probes []world.Port) [][]func() {
 	return append(groups, dels, ports, slots, collect)
 }
 
-// tableWrites writes one row at a time. What a table says of classes without a
-// row is decided when it is first written and stays. Rows that nothing can ask
-// for, of tables that no slot has or of classes that no address has, are listed
-// apart: any order of theirs looks the same.
+// tableWrites writes one row at a time. The verdict of classes without a row is fixed by the first
+// write. Rows that no lookup reaches, in tables without a slot or for classes without an address,
+// are listed separately: their order has no effect.
 func (st *store) tableWrites(to *model.State) (hidden, visible []func()) {
 	tables := map[model.TableID]bool{}
 	for _, id := range st.slots {
@@ -148,7 +146,7 @@ func (st *store) tableWrites(to *model.State) (hidden, visible []func()) {
 			def := st.defaults[side]
 			if def == nil {
 				if def = t.Sides[d].Default; !isUniform(def) {
-					def = &model.Row{} // a data path has one verdict for what it does not list
+					def = &model.Row{} // a data path has one verdict for unlisted classes
 				}
 				st.defaults[side] = def
 			}
@@ -205,7 +203,7 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 				compiler := compile.New()
 				old, _ := compiler.Compile(compile.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
 				if seed%5 == 4 {
-					compiler = compile.New() // as after a restart: no number is carried over
+					compiler = compile.New() // as after a restart: no number is kept
 				}
 				next, _ := compiler.Compile(compile.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
 				c, w := walk(t, seed, a, b, old, next)
@@ -217,9 +215,9 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 	t.Logf("cells=%d writes=%d", cells, writes)
 }
 
-// walk executes the plan write by write, in a random order where the contract leaves the
-// order open. After each write it checks that every cell of an endpoint that stays has its
-// old or its new verdict, and never returns to the old one.
+// walk executes the plan write by write, in a random order where the contract leaves the order
+// open. After each write it checks every cell of an endpoint that stays: it has its old or its new
+// verdict, and never returns to the old one.
 func walk(t *testing.T, seed uint64, a, b *model.Snapshot, old, next *model.State) (cells, writes int) {
 	addrs, ports := world.Probes(a)
 	more, morePorts := world.Probes(b)
@@ -263,7 +261,7 @@ func walk(t *testing.T, seed uint64, a, b *model.Snapshot, old, next *model.Stat
 			for _, w := range group {
 				w()
 				writes++
-				if writes%3 != 0 && len(fates) > 4000 { // most writes are checked, all states in between are reached
+				if writes%3 != 0 && len(fates) > 4000 { // most writes are checked, and all intermediate states are reached
 					continue
 				}
 				for c, f := range fates {

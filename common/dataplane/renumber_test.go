@@ -35,7 +35,7 @@ func TestPlanUnderAnyNumbers(t *testing.T) {
 				a := world.Random(seed+3000, shape)
 				b := world.Mutate(seed, a, shape, int(seed)%4)
 				r := rand.New(rand.NewPCG(seed, 6))
-				if r.IntN(2) == 0 { // other policies altogether: classes merge and part
+				if r.IntN(2) == 0 { // unrelated policies: classes merge and split
 					c := *b
 					c.Policies = world.Random(seed+4000, shape).Policies
 					b = &c
@@ -96,7 +96,8 @@ func renumbered(r *rand.Rand, peerStyle, portStyle style, old, s *model.State) *
 	return &n
 }
 
-// withPorts returns a row whose new numbers have the decisions of the old ones; shared rows stay shared.
+// withPorts returns a row whose new numbers have the decisions of the old ones. Shared rows stay
+// shared.
 func withPorts(r *model.Row, classes []model.PortClassInfo, to func(model.PortClass) model.PortClass, made map[*model.Row]*model.Row) *model.Row {
 	if m, ok := made[r]; ok {
 		return m
@@ -118,17 +119,17 @@ func withPorts(r *model.Row, classes []model.PortClassInfo, to func(model.PortCl
 	return m
 }
 
-// style is where the new numbers of classes come from.
+// style is the source of the new numbers of classes.
 type style int
 
 const (
 	carried  style = iota // as compiled
-	permuted              // numbers that were in use for something
-	fresh                 // numbers that were not
-	mixed                 // either, or the same again
+	permuted              // numbers that were in use
+	fresh                 // numbers that were not in use
+	mixed                 // any number, or the same
 )
 
-// injection maps numbers to others at random. One number stays.
+// injection maps numbers to others at random. One number stays the same.
 func injection[N ~uint16 | ~uint32](r *rand.Rand, s style, fixed N, from, used []N, next N) func(N) N {
 	if s == carried {
 		return func(n N) N { return n }
@@ -189,9 +190,9 @@ func portNumbersOf(infos []model.PortClassInfo) []model.PortClass {
 	return all
 }
 
-// TestClassesMergeIntoAFreshNumber gives two kinds of peers, which had a port each, both ports. Their
-// classes become one, under a number that neither had. During the change each must keep its own number, or
-// one of them loses its port.
+// TestClassesMergeIntoAFreshNumber allows both ports to two kinds of peers that had one port each.
+// Their classes become one, under a number that neither had. During the change each must keep its
+// own number, or one of them loses its port.
 func TestClassesMergeIntoAFreshNumber(t *testing.T) {
 	peers := func(apps ...string) model.Peer {
 		s := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: apps})
@@ -224,9 +225,9 @@ func TestClassesMergeIntoAFreshNumber(t *testing.T) {
 	}
 }
 
-// TestPlanClosesPortsWithoutAClass exchanges the numbers of two classes of ports while every number is in
-// use. No number is free as an intermediate one, so both are denied during the change, whatever they were
-// and will be.
+// TestPlanClosesPortsWithoutAClass exchanges the numbers of two classes of ports while every number
+// is in use. No number is free for the intermediate State, so both are denied during the change,
+// whatever their verdicts before and after.
 func TestPlanClosesPortsWithoutAClass(t *testing.T) {
 	const open, shut = 2, 1 // TCP ports
 	state := func(id byte, ofOpen, ofShut model.PortClass) *model.State {

@@ -19,8 +19,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// fill makes the next write of the only record's temporary file fail as on a
-// full disk, and returns the record's path.
+// fill makes the next write of the only record's temporary file fail as on a full disk. It returns
+// the record's path.
 func fill(t *testing.T, dir string) (path string) {
 	t.Helper()
 	path = files(t, dir, ".json")[0]
@@ -149,8 +149,7 @@ func TestReleaseWithoutTombstone(t *testing.T) {
 	}
 }
 
-// TestLargeRecord keeps what the agent accepts from being written so that it
-// cannot be read.
+// TestLargeRecord checks that a record that the store could not read back is not written.
 func TestLargeRecord(t *testing.T) {
 	s := open(t, t.TempDir())
 	put(t, s, large())

@@ -44,7 +44,7 @@ func put(t *testing.T, s *endpoint.Store, r endpoint.Record) {
 	}
 }
 
-// load expects no error.
+// load reads the records, and fails on an error.
 func load(t *testing.T, s *endpoint.Store) ([]endpoint.Record, []error) {
 	t.Helper()
 	records, problems, err := s.Load()
@@ -54,7 +54,7 @@ func load(t *testing.T, s *endpoint.Store) ([]endpoint.Record, []error) {
 	return records, problems
 }
 
-// files lists the names in a directory that end in a suffix.
+// files lists the files in a directory with a suffix.
 func files(t *testing.T, dir, suffix string) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
@@ -85,7 +85,7 @@ func TestRoundTrip(t *testing.T) {
 	if !reflect.DeepEqual(got, want) || len(problems) > 0 {
 		t.Errorf("got %+v, %v\nwant %+v", got, problems, want)
 	}
-	for range 2 { // the second time it is gone already
+	for range 2 { // already removed the second time
 		if err := s.Remove(want[1].ID()); err != nil {
 			t.Fatal(err)
 		}
@@ -131,8 +131,8 @@ func TestPutRefusesWhatLoadWould(t *testing.T) {
 	}
 }
 
-// TestTruncatedAtEveryByte cuts a record after each of its bytes. The last
-// byte is a newline that nothing depends on.
+// TestTruncatedAtEveryByte truncates a record after each of its bytes. The last byte is an optional
+// newline.
 func TestTruncatedAtEveryByte(t *testing.T) {
 	dir := t.TempDir()
 	put(t, open(t, dir), record(1))
@@ -178,8 +178,8 @@ func TestTruncatedAtEveryByte(t *testing.T) {
 	}
 }
 
-// TestCrashWhileWriting leaves what a crash at each moment of Put leaves: a
-// temporary file of any length beside the old record.
+// TestCrashWhileWriting starts with the remains of a crash at each moment of Put: a temporary file
+// of any length beside the old record.
 func TestCrashWhileWriting(t *testing.T) {
 	dir := t.TempDir()
 	put(t, open(t, dir), record(1))
@@ -219,7 +219,7 @@ func TestEveryByteChanged(t *testing.T) {
 		}
 		records, problems, err := open(t, dir).Load()
 		if err != nil {
-			newer++ // the version number grew
+			newer++ // a newer version number
 			continue
 		}
 		if len(records)+len(problems) != 1 {

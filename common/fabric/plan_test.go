@@ -76,7 +76,7 @@ func (g golden) input(t *testing.T) (Config, Self, []model.Route) {
 	return c, Self(g.Self), peers
 }
 
-// Every case of testdata, in the order of the file and in others.
+// TestGolden checks every case of testdata, in the order of the file and in other orders.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -126,7 +126,7 @@ func checkPlan(t *testing.T, self Self, peers []model.Route, p *Plan) {
 		}
 	}
 	var all []netip.Prefix
-	behind := make(map[model.MAC]string) // what the device knows of a MAC is one node
+	behind := make(map[model.MAC]string) // the device has one node for a MAC
 	for _, h := range p.Hops {
 		if other := behind[h.VTEP]; h.Via == VXLAN && other != "" && other != h.Node {
 			t.Errorf("nodes %s and %s are both behind MAC %s", other, h.Node, h.VTEP)
@@ -182,7 +182,7 @@ func checkPlan(t *testing.T, self Self, peers []model.Route, p *Plan) {
 	}
 }
 
-// Two nodes agree on how they reach each other.
+// TestPairsAgree checks that two nodes agree on the path between them.
 func TestPairsAgree(t *testing.T) {
 	cidr := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("10.2.0.0/24")}
 	for _, segments := range [][2]string{{"172.16.0.1/24", "172.16.0.2/24"}, {"172.16.0.1/24", "172.16.1.2/24"}} {
@@ -237,7 +237,7 @@ func TestPodMTU(t *testing.T) {
 	}
 }
 
-// Any nodes give a plan that keeps the rules.
+// FuzzMake checks the rules of plans for arbitrary nodes.
 func FuzzMake(f *testing.F) {
 	f.Add(uint64(1), uint8(0))
 	f.Add(uint64(7), uint8(2))

@@ -47,8 +47,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// serve starts a server that answers /ok at once, and /large with more than fits
-// into the buffers of a connection.
+// serve starts a server that answers /ok immediately, and /large with more data than the buffers of
+// a connection hold.
 func serve(t *testing.T, l httpd.Limits) (*counted, string) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -115,8 +115,8 @@ func ask(t *testing.T, address string) {
 	}
 }
 
-// TestHeldConnections holds many connections in every manner that costs the client nothing, and sends
-// requests beside them.
+// TestHeldConnections holds many connections in every way that costs the client nothing, and sends
+// other requests meanwhile.
 func TestHeldConnections(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, c net.Conn){
 		"says nothing":  func(*testing.T, net.Conn) {},
@@ -138,7 +138,8 @@ func TestHeldConnections(t *testing.T) {
 				}
 			}
 			ask(t, address)
-			// The limit, one that is just accepted, and its predecessor that is being closed.
+			// The limit, one connection that was just accepted, and its predecessor that is being
+			// closed.
 			if n := listener.most.Load(); n > 18 || n < 16 {
 				t.Errorf("%d connections were open at a time, the limit is 16", n)
 			}
@@ -146,7 +147,7 @@ func TestHeldConnections(t *testing.T) {
 	}
 }
 
-// TestTimes lets connections be slow.
+// TestTimes checks the timeouts of slow connections.
 func TestTimes(t *testing.T) {
 	const brief = 200 * time.Millisecond
 	for name, c := range map[string]struct {

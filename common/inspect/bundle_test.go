@@ -58,7 +58,8 @@ func example(pods int) (*inspect.Bundle, *model.State) {
 	return b, state
 }
 
-// TestRoundTrip: what is read is what was written: objects, texts of selectors, and every decision.
+// TestRoundTrip checks that objects, texts of selectors and all decisions are read as they were
+// written.
 func TestRoundTrip(t *testing.T) {
 	b, state := example(200)
 	var file bytes.Buffer
@@ -102,7 +103,7 @@ func TestRoundTrip(t *testing.T) {
 	t.Logf("%d decisions", n)
 }
 
-// TestSize writes the Bundle of a node of a cluster with 10,000 pods.
+// TestSize writes the Bundle of a node in a cluster with 10,000 pods.
 func TestSize(t *testing.T) {
 	b, _ := example(10000)
 	var events, names bytes.Buffer // as many as an agent adds, of flows between all pods
@@ -127,7 +128,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// archive makes a file of other content.
+// archive makes a file with other content.
 func archive(t testing.TB, headers []tar.Header, content string) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -150,7 +151,7 @@ func archive(t testing.TB, headers []tar.Header, content string) []byte {
 	return file.Bytes()
 }
 
-// large begins as a file that unpacks to more than the limit.
+// large is the start of a file that unpacks to more than the limit.
 func large(t testing.TB) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -162,7 +163,7 @@ func large(t testing.TB) []byte {
 	return file.Bytes()
 }
 
-// TestBadFiles: damaged and hostile files give an error that says so, and nothing on disk.
+// TestBadFiles checks that damaged and hostile files give an error, and leave nothing on disk.
 func TestBadFiles(t *testing.T) {
 	b, _ := example(3)
 	b.About.Format = 99
@@ -223,7 +224,7 @@ func FuzzInstalled(f *testing.F) {
 	})
 }
 
-// FuzzCluster decodes the objects of a Bundle, and asks what every policy selects.
+// FuzzCluster decodes the objects of a Bundle, and evaluates the selectors of every policy.
 func FuzzCluster(f *testing.F) {
 	b, _ := example(5)
 	raw, err := json.Marshal(b.Cluster)

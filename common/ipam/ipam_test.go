@@ -147,8 +147,8 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// TestQuarantineIsNotShortened: of several releases the latest counts, in any order of the calls. Two
-// tombstones may name one address.
+// TestQuarantineIsNotShortened checks that the latest of several releases counts, in any order of
+// the calls. Two tombstones may name one address.
 func TestQuarantineIsNotShortened(t *testing.T) {
 	for _, order := range [][]time.Duration{{0, -20 * time.Second}, {-20 * time.Second, 0}, {0, -20 * time.Second, -time.Hour}} {
 		a := newAllocator(t, nil, "10.0.0.0/30")
@@ -191,13 +191,13 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// reference is what the allocator promises, kept as plainly as possible.
+// reference is a simple implementation of the allocator's contract.
 type reference struct {
 	owner map[netip.Addr]string
 	until map[netip.Addr]time.Time
 }
 
-// step does one random operation on both and checks the answer.
+// step performs one random operation on both and compares the answers.
 func step(t *testing.T, op, arg byte, a *ipam.Allocator, ref *reference, now time.Time, pools []netip.Prefix) {
 	t.Helper()
 	owner := fmt.Sprintf("o%d", arg%24)
@@ -298,7 +298,7 @@ func run(t *testing.T, ops []byte) {
 	for i := 0; i+2 < len(ops); i += 3 {
 		now = now.Add(time.Duration(ops[i+2]) * 100 * time.Millisecond)
 		step(t, ops[i], ops[i+1], a, ref, now, pools)
-		for ip, until := range ref.until { // what is owned again is not in quarantine
+		for ip, until := range ref.until { // an assigned address is not in quarantine
 			if _, ok := ref.owner[ip]; ok || !now.Before(until) {
 				delete(ref.until, ip)
 			}

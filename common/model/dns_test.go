@@ -61,7 +61,8 @@ func TestUsableDNS(t *testing.T) {
 	}
 }
 
-// FuzzParseDNS: what is accepted survives the record, and HNS can hold it, also in lists with commas.
+// FuzzParseDNS checks that accepted values survive the record, and that HNS can store them, also in
+// lists with commas.
 func FuzzParseDNS(f *testing.F) {
 	f.Add("10.96.0.10 fd96::a", "shop.svc.cluster.local svc.cluster.local", "ndots:5", "corp")
 	f.Add("::ffff:10.0.0.1", ". a. _b", "edns0", "")

@@ -8,7 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Every reason has a name of its own: metrics and events identify it by the name.
+// Every reason has a unique name, which identifies it in metrics and events.
 func TestDropReasonNames(t *testing.T) {
 	seen := map[string]bool{"": true}
 	for r := model.NotDropped + 1; r <= model.DropTunnel; r++ {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPrefixClassIsLongest compares with looking at every prefix.
+// TestPrefixClassIsLongest compares with a linear search over all prefixes.
 func TestPrefixClassIsLongest(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	random := func() netip.Prefix {
@@ -44,7 +44,7 @@ func TestPrefixClassIsLongest(t *testing.T) {
 	}
 }
 
-// TestRowCell states what a row says of classes that it has no cell for.
+// TestRowCell checks the verdicts of a row for classes without a cell.
 func TestRowCell(t *testing.T) {
 	allow, deny := Decision{Verdict: Allow}, Decision{}
 	for _, c := range []struct {

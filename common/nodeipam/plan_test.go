@@ -125,8 +125,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// FuzzPlan lets nodes come and go, each with its assigned ranges, and checks every plan: ranges of nodes
-// never change, none overlaps a range in use, and no node waits while there is room.
+// FuzzPlan adds and removes nodes, each with its assigned ranges, and checks every plan. Ranges of
+// nodes never change, none overlaps a range in use, and no node waits while a block is free.
 func FuzzPlan(f *testing.F) {
 	f.Add(uint8(3), uint8(2), []byte{1, 2, 3, 130, 4, 5, 6, 7, 129})
 	f.Add(uint8(0), uint8(8), []byte(strings.Repeat("\x01\x02\x83\x04\x05", 30)))
@@ -197,7 +197,7 @@ func check(t *testing.T, c nodeipam.Config, have map[string]nodeipam.Node) {
 	}
 }
 
-// free looks at every block of a range.
+// free searches all blocks of a range.
 func free(r netip.Prefix, mask int, taken []netip.Prefix) bool {
 	for i := range uint64(1) << (mask - r.Bits()) {
 		var block netip.Prefix

@@ -67,7 +67,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Whatever is found, messages stay within the API's bounds.
+// Messages stay within the API's limits for any findings.
 func TestBounds(t *testing.T) {
 	var s statement
 	for i := range 100 {

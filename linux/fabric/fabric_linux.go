@@ -10,20 +10,12 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
-)
-
-// auditPeriod is the interval between comparisons of the system with an unchanged plan,
-// retryPeriod the interval after an error.
-const (
-	auditPeriod = 5 * time.Second
-	retryPeriod = time.Second
 )
 
 // Fabric keeps a node's fabric as planned. It is used from one goroutine.
@@ -38,11 +30,10 @@ type Fabric struct {
 	tunnel int // index of the tunnel device, 0 without one
 	// foreign are ranges for which another process has a route.
 	foreign map[netip.Prefix]bool
-	// found is the uplink that the plan uses, due the time of the next check.
+	// found is the uplink that the plan uses.
 	found    Uplink
-	due      time.Time
+	compared fabric.Comparison
 	failed   bool // the last attempt, at least in part
-	problems []string
 }
 
 var (
@@ -83,7 +74,7 @@ func (f *Fabric) Sync(_ context.Context, now time.Time) error {
 		return nil
 	}
 	u, err := FindUplink(f.uplink)
-	if moved := err == nil && !u.same(f.found); moved || !now.Before(f.due) {
+	if moved := err == nil && !u.same(f.found); moved || !now.Before(f.compared.Due) {
 		f.sync(now, true)
 	}
 	return nil
@@ -93,7 +84,7 @@ func (f *Fabric) Sync(_ context.Context, now time.Time) error {
 func (f *Fabric) Sources() []netip.Addr { return f.found.Addresses() }
 
 // Problems describes each difference from the plan, with its remedy.
-func (f *Fabric) Problems() []string { return f.problems }
+func (f *Fabric) Problems() []string { return f.compared.Problems }
 
 // NodeInfo returns the endpoint of tunnels. Other nodes derive the MAC from the node's name.
 func (f *Fabric) NodeInfo() model.NodeInfo {
@@ -138,7 +129,7 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	uplink, err := FindUplink(f.uplink)
 	if err != nil {
 		f.failed = true
-		f.report(now, []string{oneLine(err)})
+		f.report(now, []string{err.Error()})
 		return // the installed state stays
 	}
 	f.found = uplink
@@ -159,28 +150,16 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	f.plan, f.failed = plan, len(c.errs) > 0
 	problems := slices.Clone(plan.Problems)
 	for _, err := range c.errs {
-		problems = append(problems, oneLine(err))
+		problems = append(problems, err.Error())
 	}
 	f.report(now, problems)
 }
 
 func (f *Fabric) report(now time.Time, problems []string) {
-	f.due = now.Add(auditPeriod)
-	if len(problems) > 0 {
-		f.due = now.Add(retryPeriod)
+	for _, p := range f.compared.Done(now, problems) {
+		f.host.Log.Error("fabric", "problem", p)
 	}
-	slices.Sort(problems)
-	problems = slices.Compact(problems)
-	for i, p := range problems {
-		problems[i] = "fabric: " + p
-		if !slices.Contains(f.problems, problems[i]) {
-			f.host.Log.Error("fabric", "problem", p)
-		}
-	}
-	f.problems = problems
 }
-
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // changes collects changes and failures.
 type changes struct {

@@ -43,6 +43,15 @@ func addClsact(h *netlink.Handle, index int) error {
 // SetClassifiers attaches programs to the clsact hooks of an interface, in place of the present
 // ones. Unlike a tcx link it does not wait for an RCU grace period, and works before Linux 6.6.
 func SetClassifiers(index int, c Classifiers) error {
+	var filters []*netlink.BpfFilter
+	for parent, program := range classifierHooks(c) {
+		filters = append(filters, classifier(index, parent, program))
+	}
+	return setFilters(index, filters...)
+}
+
+// setFilters replaces filters on the clsact hooks of an interface, which it adds if needed.
+func setFilters(index int, filters ...*netlink.BpfFilter) error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
@@ -51,8 +60,8 @@ func SetClassifiers(index int, c Classifiers) error {
 	if err := addClsact(h, index); err != nil {
 		return err
 	}
-	for parent, program := range classifierHooks(c) {
-		if err := h.FilterReplace(classifier(index, parent, program)); err != nil {
+	for _, f := range filters {
+		if err := h.FilterReplace(f); err != nil {
 			return fmt.Errorf("set classifier of interface %d: %w", index, err)
 		}
 	}
@@ -71,18 +80,7 @@ func nodeClassifier(index, program int) *netlink.BpfFilter {
 // SetNodeClassifier attaches a program to the ingress hook of a device that leads to other
 // nodes, in place of an earlier one of ours.
 func SetNodeClassifier(index, program int) error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
-	}
-	defer h.Close()
-	if err := addClsact(h, index); err != nil {
-		return err
-	}
-	if err := h.FilterReplace(nodeClassifier(index, program)); err != nil {
-		return fmt.Errorf("set classifier of interface %d: %w", index, err)
-	}
-	return nil
+	return setFilters(index, nodeClassifier(index, program))
 }
 
 // HasNodeClassifier reports whether a device has it.

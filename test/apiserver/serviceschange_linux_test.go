@@ -23,8 +23,8 @@ type openCall struct {
 	lost error
 }
 
-// openAll opens what a client calls by Services with one backend, in every
-// family, by TCP and UDP.
+// openAll opens connections from a client to Services with one backend, in both IP versions, by TCP
+// and UDP.
 func (s *shopfront) openAll(t *testing.T, from string, names ...string) (all []*openCall) {
 	t.Helper()
 	for _, c := range s.calls {
@@ -46,7 +46,7 @@ func (s *shopfront) openAll(t *testing.T, from string, names ...string) (all []*
 	return all
 }
 
-// goesOn reports whether a connection is answered, and by whom.
+// goesOn reports whether a connection is answered, and the answer.
 func (o *openCall) goesOn(patience time.Duration) (answer, bool) {
 	got, err := exchange(o.conn, patience)
 	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
@@ -55,7 +55,7 @@ func (o *openCall) goesOn(patience time.Duration) (answer, bool) {
 	return got, err == nil
 }
 
-// holds compares what becomes of open connections with the reference.
+// holds compares the state of open connections with the reference.
 func (s *shopfront) holds(when string, open []*openCall) {
 	s.t.Helper()
 	s.settle()
@@ -64,7 +64,7 @@ func (s *shopfront) holds(when string, open []*openCall) {
 		w := o.expect(e)
 		patience := 300 * time.Millisecond
 		if len(w.allowed) > 0 {
-			patience = 5 * time.Second // TCP sends again what was dropped
+			patience = 5 * time.Second // TCP retransmits dropped segments
 		}
 		got, answered := o.goesOn(patience)
 		_, may := w.allowed[got.name]
@@ -76,7 +76,7 @@ func (s *shopfront) holds(when string, open []*openCall) {
 	})
 }
 
-// each judges open connections at once and counts what came of it.
+// each evaluates open connections concurrently and counts the results.
 func (s *shopfront) each(open []*openCall, judge func(*openCall) (ok, allowed bool)) {
 	var mu sync.Mutex
 	var running sync.WaitGroup
@@ -91,8 +91,8 @@ func (s *shopfront) each(open []*openCall, judge func(*openCall) (ok, allowed bo
 	running.Wait()
 }
 
-// connectionsUnderChange keeps connections open while policies change, and
-// kube-proxy and the agents end without warning.
+// connectionsUnderChange keeps connections open while policies change, and while kube-proxy and the
+// agents are killed.
 func (s *shopfront) connectionsUnderChange() {
 	s.t.Helper()
 	open := s.openAll(s.t, "client1", "near", "far", "host2")
@@ -116,9 +116,8 @@ func (s *shopfront) connectionsUnderChange() {
 	must(s.t, s.remove(far))
 }
 
-// anotherBackend moves a Service to another pod under open flows: datagrams
-// follow, which connection tracking alone would not let them, and the policy of
-// where they go counts.
+// anotherBackend moves a Service to another pod while flows are open. Datagrams must follow, which
+// connection tracking alone would keep at the old backend. The policy of the new backend applies.
 func (s *shopfront) anotherBackend() {
 	s.t.Helper()
 	near, far := s.backends["near"], s.backends["far"]
@@ -143,7 +142,7 @@ func (s *shopfront) anotherBackend() {
 	s.moved("moved to a denied backend", open, far)
 	must(s.t, s.apply(egressOf("client", `{to: [{podSelector: {matchLabels: {app: backend}}}]}`)))
 	s.moved("and that was allowed", open, far)
-	move() // kube-proxy leaves flows alone that have no other backend to go to
+	move() // kube-proxy keeps flows whose Service has no other backend
 	s.moved("no backend", open, far)
 	must(s.t, s.apply(egressOf("client", `{to: [{podSelector: {matchLabels: {name: near}}}]}`)))
 	s.moved("no backend, and the last is denied", open, far)
@@ -152,9 +151,8 @@ func (s *shopfront) anotherBackend() {
 	must(s.t, s.remove(svc.manifest()+svc.slices(s.names())+egressOf("client", "")))
 }
 
-// moved waits until open flows are where kube-proxy has put them: datagrams at
-// the new backend, TCP at the one that it was opened to. Nothing that policy
-// denies may answer, also not while kube-proxy is at it.
+// moved waits until open flows reach the backends that kube-proxy chose: UDP the new backend, TCP
+// the one to which it was opened. A denied backend must never answer, also during the change.
 func (s *shopfront) moved(when string, open []*openCall, to *backend) {
 	s.t.Helper()
 	s.settle()
@@ -164,7 +162,7 @@ func (s *shopfront) moved(when string, open []*openCall, to *backend) {
 		if o.protocol == model.TCP {
 			at = s.backends["near"]
 		}
-		want := "" // silence
+		want := "" // no answer
 		if len(o.verdict(e, at)) > 0 {
 			want = at.name
 		}
@@ -176,15 +174,15 @@ func (s *shopfront) moved(when string, open []*openCall, to *backend) {
 	})
 }
 
-// verdict is what the reference says of a call, were a backend its only one.
+// verdict returns the reference's verdicts on a call if b were its only backend.
 func (c *call) verdict(e *policy.Evaluator, b *backend) map[string]netip.Addr {
 	one, svc := *c, *c.to
 	svc.backends, one.to = []*backend{b}, &svc
 	return one.expect(e).allowed
 }
 
-// arrives asks until who is wanted answers, and is then silent or steady. An
-// answer from whom policy denies counts at once.
+// arrives sends requests until the wanted backend answers, and then checks that the answers stay
+// the same. An answer of a denied backend fails immediately.
 func (s *shopfront) arrives(o *openCall, e *policy.Evaluator, want string) (got string) {
 	same := 0
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && same < 3; {

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// judged are policies that flows to Services are judged under.
+// judged are policies to test flows to Services under.
 type judged struct{ name, manifests string }
 
-// policiesOnServices name the addresses of two nodes and of what is outside.
+// policiesOnServices returns policies that name addresses of two nodes and addresses outside the
+// cluster.
 func policiesOnServices(first, second, outside []netip.Addr) []judged {
 	services := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/108")}
 	return []judged{
@@ -38,7 +39,7 @@ func single(addresses []netip.Addr) (all []netip.Prefix) {
 	return all
 }
 
-// blocks are peers.
+// blocks returns peers for prefixes.
 func blocks(prefixes ...netip.Prefix) string {
 	var b strings.Builder
 	for _, p := range prefixes {
@@ -57,8 +58,7 @@ func ingressOf(app, rule string) string {
 		"spec: {podSelector: {matchLabels: {app: " + app + "}}, policyTypes: [Ingress], ingress: [" + rule + "]}}\n---\n"
 }
 
-// clusterEgress is about TCP to the far one of the pods of an app, from the
-// clients.
+// clusterEgress returns a policy for TCP from the clients to the pod of an app on the second node.
 func clusterEgress(action, app string) string {
 	return `
 apiVersion: policy.networking.k8s.io/v1alpha2

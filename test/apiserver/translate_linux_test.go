@@ -11,10 +11,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// outside is the node of what is on no node.
+// outside is the node number of hosts outside the cluster.
 const outside = -1
 
-// backend is what a Service stands for.
+// backend is a backend of a Service.
 type backend struct {
 	name      string
 	node      int
@@ -22,20 +22,19 @@ type backend struct {
 	port      uint16
 }
 
-// service is a Service that the test writes, with its EndpointSlices, as there
-// are no controllers.
+// service is a Service that the test writes with its EndpointSlices, because no controller runs.
 type service struct {
 	name      string
 	addresses []netip.Addr
 	port      uint16
-	nodePort  uint16 // 0 if it has none
+	nodePort  uint16 // 0 without a node port
 	// local: externalTrafficPolicy is Local.
 	local     bool
 	protocols []model.Protocol
 	backends  []*backend
 }
 
-// manifest is the Service in both families.
+// manifest returns the Service for both IP versions.
 func (s *service) manifest() string {
 	var b strings.Builder
 	kind, extra := "ClusterIP", ""
@@ -58,7 +57,7 @@ func (s *service) manifest() string {
 	return b.String()
 }
 
-// slices are the EndpointSlices of the Service for some backends.
+// slices returns the EndpointSlices of the Service for some backends.
 func (s *service) slices(nodes []string, backends ...*backend) string {
 	var b strings.Builder
 	for i, family := range []string{"IPv4", "IPv6"} {
@@ -80,7 +79,7 @@ func (s *service) slices(nodes []string, backends ...*backend) string {
 	return b.String()
 }
 
-// client is who opens flows: a pod, a node or what is outside.
+// client is the origin of flows: a pod, a node or a host outside the cluster.
 type client struct {
 	name string
 	node int
@@ -88,14 +87,15 @@ type client struct {
 	asker
 }
 
-// call is a flow to a Service, by its own address or by a port of a node.
+// call is a flow to a Service, by its ClusterIP or by a node port.
 type call struct {
 	from     client
 	to       *service
 	protocol model.Protocol
-	// via is the node whose port is called, or outside for the Service's address.
+	// via is the node whose port the client calls, or outside for the ClusterIP.
 	via int
-	// at is what is called, viaAddress the node's, own that of the client's node.
+	// at is the destination, viaAddress the address of the node via, own the address of the
+	// client's node.
 	at              netip.AddrPort
 	viaAddress, own netip.Addr
 }
@@ -104,28 +104,27 @@ func (c *call) String() string {
 	return fmt.Sprintf("%s from %s to %s at %s", c.protocol, c.from.name, c.to.name, c.at)
 }
 
-// want is what has to come of a call.
+// want is the expected result of a call.
 type want struct {
-	// allowed are the backends that may answer, with the address that each has to
-	// see; denied counts the others that kube-proxy may choose.
+	// allowed maps the backends that may answer to the client address that each must see; denied
+	// counts the other backends that kube-proxy may choose.
 	allowed map[string]netip.Addr
 	denied  int
 }
 
-// expect says what has to come of a call: kube-proxy's part as its
-// documentation has it, and for each backend the reference's verdicts on what is
-// left of the flow at either end.
+// expect returns the expected result of a call. It follows the documentation of kube-proxy, and for
+// each backend the reference's verdict on the flow that remains after translation at each end.
 func (c *call) expect(e *policy.Evaluator) want {
 	w := want{allowed: make(map[string]netip.Addr)}
 	v6 := c.at.Addr().Is6()
 	for _, b := range c.to.backends {
 		if c.to.local && c.from.node == outside && b.node != c.via {
-			continue // not for those from outside
+			continue // not for clients outside the cluster
 		}
 		dst := familyOf(b.addresses, v6)
 		toward := netip.AddrPortFrom(dst, b.port)
 		if c.via != outside && c.from.node != c.via {
-			toward = c.at // it is translated on another node
+			toward = c.at // another node translates
 		}
 		seen := c.seen(b, dst)
 		egress, _ := e.Flow(model.Flow{Src: c.from.from, Dst: toward.Addr(), Protocol: c.protocol, Port: toward.Port()})

@@ -15,10 +15,10 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// watchPort is where pods answer and are watched.
+// watchPort is the port of the servers and of the watched packets.
 const watchPort = 7000
 
-// watchmen send from one pod to others all the time and count what arrives.
+// watchmen send from one pod to others continuously, and count the packets that arrive.
 type watchmen struct {
 	sent    atomic.Int64
 	arrived []*atomic.Int64 // by address
@@ -27,8 +27,8 @@ type watchmen struct {
 	running sync.WaitGroup
 }
 
-// startWatchmen sends to all addresses of pods about every millisecond, each time from
-// a source port of a few dozen. The pods answer others.
+// startWatchmen sends to all addresses of pods about every millisecond, in turn from a few dozen
+// source ports. The pods answer other clients.
 func startWatchmen(t *testing.T, from *cluster.Pod, to ...*cluster.Pod) *watchmen {
 	t.Helper()
 	w := &watchmen{stop: make(chan struct{})}
@@ -57,7 +57,7 @@ func startWatchmen(t *testing.T, from *cluster.Pod, to ...*cluster.Pod) *watchme
 	return w
 }
 
-// listenAt answers questions at an address, and counts those from an address that is watched.
+// listenAt answers requests at an address, and counts packets from the watched address.
 func listenAt(t *testing.T, p *cluster.Pod, at, watched netip.Addr, n *atomic.Int64) {
 	t.Helper()
 	must(t, traffic.ServersFor(t).UDP(p.NS, netip.AddrPortFrom(at, watchPort), func(client netip.AddrPort, question []byte) []byte {
@@ -68,7 +68,7 @@ func listenAt(t *testing.T, p *cluster.Pod, at, watched netip.Addr, n *atomic.In
 	}))
 }
 
-// serveAt makes a pod answer without counting.
+// serveAt makes a pod answer requests without counting.
 func serveAt(t *testing.T, p *cluster.Pod) {
 	t.Helper()
 	for _, a := range p.IPs {
@@ -99,7 +99,7 @@ func (w *watchmen) send(sockets []*net.UDPConn, to []*cluster.Pod, v6 bool) {
 	}
 }
 
-// count is how many packets were sent and how many arrived so far.
+// count returns the numbers of packets sent and received so far.
 func (w *watchmen) count() (sent, arrived int64) {
 	for _, n := range w.arrived {
 		arrived += n.Load()
@@ -107,7 +107,7 @@ func (w *watchmen) count() (sent, arrived int64) {
 	return w.sent.Load(), arrived
 }
 
-// finish stops sending and returns how many addresses were ever reached.
+// finish stops sending and returns the number of addresses that a packet reached.
 func (w *watchmen) finish() (reached int) {
 	w.once.Do(func() { close(w.stop) })
 	w.running.Wait()
@@ -119,7 +119,7 @@ func (w *watchmen) finish() (reached int) {
 	return reached
 }
 
-// steady are exchanges, one after the other, that policy allows all the time.
+// steady is a sequence of exchanges that policy allows at all times.
 type steady struct {
 	stop            chan struct{}
 	once            sync.Once
@@ -127,8 +127,8 @@ type steady struct {
 	exchanges, lost atomic.Int64
 }
 
-// beSteady exchanges datagrams in both families, each on one flow and on a new
-// one in turn.
+// beSteady exchanges datagrams in both IP versions, alternating between one open flow and new
+// flows.
 func beSteady(t *testing.T, from, to *cluster.Pod) *steady {
 	t.Helper()
 	s := &steady{stop: make(chan struct{})}
@@ -166,8 +166,7 @@ func (s *steady) run(c net.Conn, a asker, at netip.AddrPort) {
 	}
 }
 
-// finish stops, and returns how many exchanges there were and how many of them
-// had no answer.
+// finish stops, and returns the number of exchanges and the number without an answer.
 func (s *steady) finish() (exchanges, lost int64) {
 	s.once.Do(func() { close(s.stop) })
 	s.running.Wait()

@@ -22,8 +22,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
-// winkernel is a Linux node and a Windows node with the real kube-proxy.exe
-// beside isthmus-agent.exe, both under Wine over one emulated HNS.
+// winkernel is a Linux node and a Windows node. On the Windows node the real kube-proxy.exe and
+// isthmus-agent.exe run under Wine over one emulated HNS.
 type winkernel struct {
 	*nodes
 	windows  *cluster.Node
@@ -35,7 +35,7 @@ type winkernel struct {
 	tally
 }
 
-// windowsProxyConfig lets kube-proxy use the network that the agent makes.
+// windowsProxyConfig makes kube-proxy use the network of the agent.
 const windowsProxyConfig = `
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -46,10 +46,9 @@ clusterCIDR: 10.244.0.0/16
 winkernel: {networkName: isthmus, enableDSR: true, sourceVip: %q}
 `
 
-// TestWinkernel lets kube-proxy for Windows make its load balancers in the HNS that
-// the agent has its networks and policies in. Calls of Services from Windows pods
-// reach the backends that policies of both ends allow, and what the agent has
-// installed stays as it is.
+// TestWinkernel runs kube-proxy for Windows on the HNS in which the agent has its networks and
+// policies. Calls of Services from Windows pods must reach the backends that policies of both ends
+// allow. The objects of the agent must not change.
 func TestWinkernel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs kube-apiserver, Wine and no -short: make test-api builds it and runs this")
@@ -123,7 +122,7 @@ func (w *winkernel) open() {
 	}
 }
 
-// manifest is a Service with its EndpointSlice.
+// manifest returns a Service with its EndpointSlice.
 func (w *winkernel) manifest(s *service, backends ...*backend) string {
 	var ready strings.Builder
 	for _, b := range backends {
@@ -138,7 +137,7 @@ func (w *winkernel) manifest(s *service, backends ...*backend) string {
 `, s.name, s.addresses[0], s.port, podPort, ready.String())
 }
 
-// startProxy starts kube-proxy.exe in the Windows of the node.
+// startProxy starts kube-proxy.exe on the Windows node.
 func (w *winkernel) startProxy() {
 	w.t.Helper()
 	bin, err := kubernetes.Build(context.Background(), os.Stderr, "kube-proxy.exe")
@@ -165,7 +164,7 @@ func (w *winkernel) stopProxy() {
 	<-w.ended
 }
 
-// installed is what HNS has of the agent's own: its networks' and pods' lines.
+// installed returns the objects of the agent in HNS, as text.
 func (w *winkernel) installed() string {
 	w.t.Helper()
 	w.settle()
@@ -184,8 +183,8 @@ func (w *winkernel) installed() string {
 	return strings.Join(lines, "")
 }
 
-// trade judges calls of Services under policies, with other backends, and after
-// kube-proxy was away.
+// trade tests calls of Services under policies, after a change of backends, and after a restart of
+// kube-proxy.
 func (w *winkernel) trade() {
 	w.t.Helper()
 	w.balanced(6)
@@ -217,8 +216,8 @@ func (w *winkernel) trade() {
 	w.undisturbed()
 }
 
-// judge makes every call until what comes of it is what the reference says:
-// kube-proxy may still be starting or writing.
+// judge repeats every call until its result is the expected one, because kube-proxy may still be
+// starting or writing.
 func (w *winkernel) judge(name string) {
 	w.t.Helper()
 	w.settle()
@@ -243,7 +242,8 @@ func (w *winkernel) judge(name string) {
 	}
 }
 
-// balanced waits until HNS has as many ports balanced, all by direct server return.
+// balanced waits until HNS has the given number of load balancer ports, all with direct server
+// return.
 func (w *winkernel) balanced(want int) {
 	w.t.Helper()
 	var have []string
@@ -263,8 +263,8 @@ func (w *winkernel) balanced(want int) {
 	}
 }
 
-// appeared looks for the endpoints that kube-proxy makes: of pods elsewhere, and
-// its own on an overlay.
+// appeared checks the endpoints that kube-proxy makes: for pods of other nodes, and its own on an
+// overlay.
 func (w *winkernel) appeared() {
 	w.t.Helper()
 	objects, _, err := w.windows.HNS(context.Background())
@@ -278,15 +278,15 @@ func (w *winkernel) appeared() {
 	}
 }
 
-// said is the end of what kube-proxy.exe wrote.
+// said returns the end of the log of kube-proxy.exe.
 func (w *winkernel) said() string {
 	text, err := os.ReadFile(w.logOf(1, "kube-proxy"))
 	must(w.t, err)
 	return string(text[max(0, len(text)-4000):])
 }
 
-// undisturbed looks for traces of a quarrel: the agent has found nothing changed,
-// and kube-proxy has found on our network what it looks for.
+// undisturbed checks that agent and kube-proxy did not interfere: the agent found no changed
+// objects, and kube-proxy found the network that it needs.
 func (w *winkernel) undisturbed() {
 	w.t.Helper()
 	metrics, _, err := w.windows.Get("/metrics")

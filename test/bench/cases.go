@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// testCase is a kind of change; goal is for the median of compiling it, in
+// testCase is a kind of change. goal is the highest accepted median of its compilation time, in
 // microseconds.
 type testCase struct {
 	name   string
@@ -55,7 +55,7 @@ func cases() []testCase {
 	}
 }
 
-// newPod is one with the labels of others on another node.
+// newPod returns a pod with the labels of existing pods, on another node.
 func newPod(i int) *model.Pod {
 	p := pod(pods+1+i%(nodes-2), i%labelSets)
 	p.Namespace, p.Name = namespaceOf(i%labelSets), fmt.Sprintf("new-%d", i)
@@ -72,7 +72,7 @@ func (b *bench) relabel(i int, labels model.Labels) {
 	b.setPod(&p)
 }
 
-// edit changes the first rule of policy i.
+// edit stores policy i after change has changed the first rule of each direction.
 func (b *bench) edit(i int, change func(*model.Rule)) {
 	p := policyOf(i)
 	for d := range p.Rules {

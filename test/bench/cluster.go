@@ -25,7 +25,7 @@ func podID(i int) model.PodID {
 	return model.PodID{Namespace: namespaceOf(i / (pods / labelSets)), Name: fmt.Sprintf("pod-%d", i)}
 }
 
-// namespaceOf names the namespace of a label set.
+// namespaceOf returns the namespace of the pods with a label set.
 func namespaceOf(set int) string { return fmt.Sprintf("ns-%d", set/(labelSets/namespaces)) }
 
 func labelsOf(set int) map[string]string {
@@ -99,15 +99,15 @@ func policyOf(i int) *model.Policy {
 	p.Isolates = [2]bool{true, false}
 	r := model.Rule{Action: model.ActionAccept}
 	switch kind {
-	case 0: // everything of the namespace is isolated
+	case 0: // isolates every pod of the namespace
 		p.Subject.Pods, p.Isolates = model.Selector{}, [2]bool{true, true}
 		return p
-	case 1: // pods of the namespace reach each other
+	case 1: // allows traffic between the pods of the namespace
 		p.Subject.Pods, p.Isolates = model.Selector{}, [2]bool{true, true}
 		r.Peers, r.AnyPort = []model.Peer{podsOf(model.PodSelector{Namespace: ns})}, true
 		p.Rules = [2][]model.Rule{{r}, {r}}
 		return p
-	case 2: // names are resolved
+	case 2: // allows DNS
 		p.Subject.Pods, p.Isolates = model.Selector{}, [2]bool{false, true}
 		r.Peers = []model.Peer{podsOf(model.PodSelector{Namespaces: selector(model.MetadataName, "ns-0"), Pods: selector("app", "app-0")})}
 		r.Ports = []model.PortMatch{{Protocol: model.UDP, First: 53, Last: 53}, tcp(53, 53)}
@@ -128,7 +128,7 @@ func policyOf(i int) *model.Policy {
 		r.Peers, r.Ports = []model.Peer{podsOf(model.PodSelector{Namespace: ns})}, []model.PortMatch{{Protocol: model.TCP, Name: "http"}}
 		p.Rules[model.Egress] = []model.Rule{r}
 		return p
-	case 8: // every release of the next namespace differs
+	case 8: // one rule for each of ten releases of the next namespace, each with a port of its own
 		for k := range 10 {
 			r.Index, r.Ports = k, []model.PortMatch{tcp(uint16(7000+k), uint16(7000+k))}
 			r.Peers = []model.Peer{podsOf(model.PodSelector{Namespace: namespaceOf((i + 10) % policies),

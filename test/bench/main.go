@@ -68,7 +68,7 @@ func (b *bench) put(name string, value float64, unit string, goal float64) error
 	return b.Encode(figure{name, value, unit, goal})
 }
 
-// full compiles from nothing, three times, and takes the median.
+// full compiles from nothing three times, and takes the median.
 func (b *bench) full() error {
 	var took []time.Duration
 	var peak uint64
@@ -119,7 +119,7 @@ func (b *bench) input() compile.Input {
 	return compile.Input{Snapshot: &s, Node: "node-0", Endpoints: maps.Clone(b.endpoints)}
 }
 
-// advance plans the way to a State and works out the writes.
+// advance plans the writes that lead to a State, and counts them.
 func (b *bench) advance(to *model.State) (writes int, err error) {
 	for _, step := range dataplane.Plan(b.layout.State(), to) {
 		b.now = b.now.Add(policymap.Grace)
@@ -132,7 +132,7 @@ func (b *bench) advance(to *model.State) (writes int, err error) {
 	return writes, nil
 }
 
-// measure makes one kind of change again and again.
+// measure makes one kind of change repeatedly.
 func (b *bench) measure(c testCase) error {
 	runtime.LockOSThread() // for processorTime
 	defer runtime.UnlockOSThread()
@@ -175,7 +175,7 @@ func (b *bench) measure(c testCase) error {
 
 func micro(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// watchHeap notes the largest heap until the answer is called.
+// watchHeap records the peak of the heap until stop is called.
 func watchHeap(peak *uint64) (stop func()) {
 	done := make(chan struct{})
 	var wait sync.WaitGroup

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processorTime is how long the calling thread has run: on a busy machine the
-// clock on the wall also measures others.
+// processorTime is the CPU time of the calling thread. On a busy machine wall time would include
+// other processes.
 func processorTime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {

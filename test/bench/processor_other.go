@@ -6,5 +6,5 @@ package main
 
 import "time"
 
-// processorTime is not known here.
+// processorTime is not implemented on this system.
 func processorTime() time.Duration { return 0 }

@@ -12,9 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 )
 
-// verify proves that the tables, the entries that the writes so far have led to,
-// fresh ACLs and the reference say the same of every cell of the node, and
-// measures how long that takes.
+// verify checks every cell of the node, and measures how long that takes. The compiled tables, the
+// map entries of all writes so far, newly written ACLs and the reference evaluator must agree.
 func (b *bench) verify(name string, changed bool) error {
 	s := b.snapshot
 	began := time.Now()
@@ -50,7 +49,7 @@ func (b *bench) verify(name string, changed bool) error {
 			return fmt.Errorf("%s: differ=%d: %v %v", c.name, result.Differ, result.Differences, result.Problems)
 		}
 		if changed {
-			c.goal = 0 // there are many times the cells by then
+			c.goal = 0 // the edits multiply the number of cells
 		}
 		if err := b.put(c.name, time.Since(began).Seconds(), "s", c.goal); err != nil {
 			return err

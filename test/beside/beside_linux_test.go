@@ -22,7 +22,7 @@ import (
 
 var ctx = context.Background()
 
-// tally counts over all networks.
+// tally counts results over all networks.
 type tally struct {
 	cnis, adopted, chained, cases, flows, allowed, differ, changed, unpoliced int
 }
@@ -126,7 +126,7 @@ func (b *bench) make(bin string) {
 		}
 	})
 	if b.network.flannel != "" {
-		for _, n := range c.Nodes { // flannel runs with IPv4 only here
+		for _, n := range c.Nodes { // the test configures flannel with IPv4 only
 			n.PodCIDRs = n.PodCIDRs[:1]
 		}
 	}
@@ -137,7 +137,8 @@ func (b *bench) make(bin string) {
 	}
 }
 
-// alone attaches the pods of a case by the network alone, where everything reaches everything.
+// alone attaches the pods of a case by the network without Isthmus. Every pod must reach every
+// other.
 func (b *bench) alone(cs *corpus.Case) {
 	b.t.Helper()
 	first := cs.Steps[0]
@@ -153,7 +154,8 @@ func (b *bench) alone(cs *corpus.Case) {
 	b.y = y
 }
 
-// installAndRemove starts the agents while pods run, removes Isthmus again, and compares what others made.
+// installAndRemove starts the agents while pods run, removes Isthmus again, and compares the
+// objects of other software.
 func (b *bench) installAndRemove(cs *corpus.Case) {
 	b.t.Helper()
 	before := b.picture()
@@ -246,7 +248,8 @@ func (b *bench) waitChained() {
 	}
 }
 
-// remove stops the agents, and removes Isthmus from all nodes. It compares the files of others.
+// remove stops the agents, and removes Isthmus from all nodes. It compares the files of other
+// software.
 func (b *bench) remove() {
 	b.t.Helper()
 	for _, n := range b.cluster.Nodes {
@@ -270,8 +273,8 @@ func (b *bench) remove() {
 	}
 }
 
-// chained plays cases with pods whose interfaces policy is enforced on from the beginning, with agents that are
-// killed in the middle.
+// chained runs cases with pods that the chained plugin attaches, so that policy applies from the
+// start. It kills the agents in between.
 func (b *bench) chained(cases []corpus.Case) {
 	b.t.Helper()
 	b.start()
@@ -313,7 +316,8 @@ func (b *bench) rewrite() {
 	b.waitChained()
 }
 
-// end removes Isthmus from nodes whose pods it attached, and then the pods: the network alone can.
+// end removes Isthmus from nodes whose pods it attached. Then it detaches the pods through the
+// network alone.
 func (b *bench) end() {
 	b.t.Helper()
 	b.remove()

@@ -4,12 +4,10 @@ package beside_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -119,11 +117,7 @@ func put(t *testing.T, ns *netns.NS, address, key, value string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = ns.Do(func() (err error) { conn, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
-			return conn, err
-		}}}
+	client := ns.HTTPClient(5 * time.Second)
 	wait(t, "answer of etcd", func() bool {
 		r, err := client.Post(address+"/v3/kv/put", "application/json", bytes.NewReader(body))
 		if err != nil {

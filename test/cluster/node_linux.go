@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -98,7 +97,7 @@ func (n *Node) prepare() error {
 // hardware returns the MAC address of a Windows node's adapter.
 func (n *Node) hardware() model.MAC { return model.MAC{0x00, 0x15, 0x5d, 0x00, 0x00, byte(n.Number)} }
 
-// announcement returns the annotations of the Node object of a Windows node. An agent that watches a directory
+// nodeInfo returns the annotations of the Node object of a Windows node. An agent that watches a directory
 // cannot write them.
 func (n *Node) nodeInfo() model.NodeInfo {
 	switch {
@@ -260,15 +259,7 @@ func (n *Node) waitReady(ctx context.Context) error {
 
 // Get reads a page of the agent's HTTP server.
 func (n *Node) Get(path string) (body string, status int, err error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-			err = n.NS.Do(func() (err error) {
-				c, err = (&net.Dialer{}).DialContext(ctx, network, address)
-				return err
-			})
-			return c, err
-		}}}
-	r, err := client.Get("http://" + HTTP + path)
+	r, err := n.NS.HTTPClient(5 * time.Second).Get("http://" + HTTP + path)
 	if err != nil {
 		return "", 0, err
 	}

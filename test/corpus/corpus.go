@@ -20,8 +20,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// The files of golden sections: what the last step is compiled to, as reviewed
-// text that does not depend on numbers.
+// The files of golden sections: compiled forms of the last step. They contain no internal numbers,
+// so that they can be reviewed.
 const (
 	GoldenTables = "golden/tables"
 	GoldenMaps   = "golden/maps"
@@ -34,11 +34,11 @@ type Case struct {
 	Comment string
 	Steps   []Step
 	Archive *txtar.Archive
-	// Stored: an API server stores the objects already.
+	// Stored is true for objects that an API server has stored already.
 	Stored bool
 }
 
-// Step is a cluster and the verdicts in it.
+// Step is a cluster and the expected verdicts in it.
 type Step struct {
 	Snapshot *model.Snapshot
 	Flows    []Flow
@@ -46,20 +46,19 @@ type Step struct {
 	Documents []string
 }
 
-// Flow is a question and its right answer.
+// Flow is a flow and its expected verdict.
 type Flow struct {
 	Text string // the line of the file
 	model.Flow
 	Want model.Verdict
 }
 
-// files are the cases, for programs that run where the repository is not.
+// files are the cases, for programs that run outside the repository.
 //
 //go:embed *.txtar default.yaml
 var files embed.FS
 
-// Embedded reads the cases of this directory, as they were when the program was
-// built.
+// Embedded returns the cases as of the build of the program.
 func Embedded() ([]Case, error) { return load(files) }
 
 // Load reads every case of a directory, in order of their names.
@@ -89,7 +88,7 @@ func load(dir fs.FS) ([]Case, error) {
 	return all, nil
 }
 
-// parse builds the steps of a case, each on top of the one before.
+// parse builds the steps of a case. Each step adds to the previous one.
 func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 	c := Case{Name: name, Comment: strings.TrimSpace(string(a.Comment)), Archive: a}
 	if c.Comment == "" {
@@ -139,7 +138,7 @@ func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 	}
 }
 
-// known reports whether a file of a case means something.
+// known reports whether a case may have a file with this name.
 func known(name string) bool {
 	number, rest, numbered := strings.Cut(name, "/")
 	if n, err := strconv.Atoi(number); numbered && err == nil && n > 1 {
@@ -148,7 +147,7 @@ func known(name string) bool {
 	return slices.Contains([]string{"cluster.yaml", "policies.yaml", "stored", "warnings", "flows", GoldenTables, GoldenMaps, GoldenACLs}, name)
 }
 
-// leftOver refuses files of steps that are not reached, as step n is missing.
+// leftOver refuses files of steps that are never run, because step n is missing.
 func leftOver(files map[string][]byte, n int) error {
 	for name := range files {
 		number, _, numbered := strings.Cut(name, "/")
@@ -235,8 +234,8 @@ func (d *documents) step(flows []byte, expected string) (Step, error) {
 	return s, nil
 }
 
-// Snapshot reads YAML documents as the sources do, and says what they warn of. stored
-// is for objects that an API server stores already.
+// Snapshot reads YAML documents as the sources do, and returns their warnings. stored is true for
+// objects that an API server has stored already.
 func Snapshot(docs []string, stored bool) (*model.Snapshot, []string, error) {
 	reading := manifests.Reading{Limits: manifests.DefaultLimits(), Stored: stored}
 	objects, warnings, errs := reading.Parse("case.yaml", []byte(strings.Join(docs, "\n---\n")))
@@ -250,8 +249,8 @@ func Snapshot(docs []string, stored bool) (*model.Snapshot, []string, error) {
 	return objects.Snapshot(), texts, nil
 }
 
-// compareWarnings wants one warning with each expected line in it, in any
-// order, and no other.
+// compareWarnings requires exactly one warning for each expected line, which contains the line, in
+// any order.
 func compareWarnings(got, expected []string) error {
 	for _, line := range expected {
 		if line == "" {
@@ -308,8 +307,8 @@ func parseFlow(s *model.Snapshot, text string) (Flow, error) {
 	return f, nil
 }
 
-// address resolves one end of a flow: of a pod or node the first address, or
-// the one of the family of like.
+// address resolves one end of a flow. For a pod or node it returns the first address, or the one in
+// the family of like.
 func address(s *model.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return plain(a)
@@ -345,7 +344,7 @@ func address(s *model.Snapshot, text string, like netip.Addr) (netip.Addr, error
 	return netip.Addr{}, fmt.Errorf("%s has no address that fits", text)
 }
 
-// plain refuses what no packet has.
+// plain refuses addresses that no packet has.
 func plain(a netip.Addr) (netip.Addr, error) {
 	if a.Zone() != "" || a.Is4In6() {
 		return a, fmt.Errorf("address %s: want no zone, and IPv4 as IPv4", a)

@@ -30,7 +30,7 @@ func engines(t *testing.T) []engine.Engine {
 	return all
 }
 
-// loaded reads the corpus once for all tests, which do not change it.
+// loaded reads the corpus once for all tests. They must not change it.
 var loaded = sync.OnceValues(func() ([]corpus.Case, error) { return corpus.Load(".") })
 
 func load(t *testing.T) []corpus.Case {
@@ -42,7 +42,7 @@ func load(t *testing.T) []corpus.Case {
 	return cases
 }
 
-// Every case, on every engine, step by step.
+// TestCorpus runs every case on every engine, step by step.
 func TestCorpus(t *testing.T) {
 	all := engines(t)
 	flows := 0
@@ -59,8 +59,7 @@ func TestCorpus(t *testing.T) {
 	t.Logf("cases=%d flows=%d engines=%d", len(cases), flows, len(all))
 }
 
-// judge loads a cluster into every engine and compares their verdicts with the
-// case's.
+// judge loads a cluster into every engine and compares its verdicts with those of the case.
 func judge(t *testing.T, all []engine.Engine, cluster *engine.Cluster, flows []corpus.Flow) int {
 	t.Helper()
 	for _, e := range all {
@@ -83,8 +82,8 @@ func judge(t *testing.T, all []engine.Engine, cluster *engine.Cluster, flows []c
 	return len(flows)
 }
 
-// Every case again with its objects in reverse order, each twice, and as the
-// first thing that the engines see (as after a restart with nothing left).
+// TestCorpusReordered runs every case with its objects in reverse order, each twice, on new
+// engines, as after a restart without state.
 func TestCorpusReordered(t *testing.T) {
 	for _, c := range load(t) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -105,8 +104,8 @@ func TestCorpusReordered(t *testing.T) {
 	}
 }
 
-// Every case with its last step first and back again: where it ends must not
-// depend on how it got there.
+// TestCorpusBackwards runs the steps of every case backwards and forwards. The final result must
+// not depend on the order.
 func TestCorpusBackwards(t *testing.T) {
 	all := corpus.PureEngines()
 	for _, c := range load(t) {
@@ -123,7 +122,7 @@ func TestCorpusBackwards(t *testing.T) {
 	}
 }
 
-// The corpus is a promise: it does not shrink unnoticed.
+// TestCorpusSize checks that the corpus does not lose cases unnoticed.
 func TestCorpusSize(t *testing.T) {
 	cases := load(t)
 	if len(cases) < 330 {

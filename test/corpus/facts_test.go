@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// stated is an engine: the ACLs of every endpoint as HNS is sent them, decided by
-// what is known of HNS, without code of windows/hns.
+// stated is an engine: the documented facts about HNS decide the ACLs of every endpoint, without
+// code of windows/hns.
 type stated struct {
 	variants []aclsim.Variant
 	nodes    []map[string]*acl.Ruleset
@@ -29,7 +29,7 @@ func newStated() *stated { return &stated{variants: aclsim.Variants()} }
 func (*stated) Name() string { return "facts" }
 func (*stated) Close() error { return nil }
 
-// Load keeps lists that are in force and still right, as a node does.
+// Load keeps lists that are in force and still correct, as a node does.
 func (s *stated) Load(c *engine.Cluster) error {
 	before := s.nodes
 	s.nodes, s.ports = make([]map[string]*acl.Ruleset, len(s.variants)), make(map[*hns.ACL]*facts.Port)
@@ -121,8 +121,7 @@ func (s *stated) port(p *acl.Ruleset, id model.EndpointID) (*facts.Port, error) 
 	return port, err
 }
 
-// TestCorpusByTheFacts runs every case on the ACLs that it becomes, as what is
-// known of HNS decides them.
+// TestCorpusByTheFacts runs every case on its ACLs, as the documented facts about HNS decide them.
 func TestCorpusByTheFacts(t *testing.T) {
 	flows := 0
 	for _, c := range load(t) {

@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 )
 
-// FuzzCase reads any text as a case; see compare.
+// FuzzCase reads any text as a case, and calls compare.
 func FuzzCase(f *testing.F) {
 	texts, fallback := caseTexts(f)
 	for _, text := range texts {
@@ -28,9 +28,8 @@ func FuzzCase(f *testing.F) {
 	})
 }
 
-// FuzzEditedCase replaces words of a case by other words of cases, so that most
-// of what comes out can be read; see compare. Three bytes are an edit: two tell
-// which word, one what it becomes.
+// FuzzEditedCase replaces words of a case by words of other cases, so that most results are valid,
+// and calls compare. Three bytes are an edit: two select the word, one its replacement.
 func FuzzEditedCase(f *testing.F) {
 	texts, fallback := caseTexts(f)
 	for which := range 40 {
@@ -43,7 +42,7 @@ func FuzzEditedCase(f *testing.F) {
 	})
 }
 
-// vocabulary is what words become besides other words of the same case.
+// vocabulary holds replacements in addition to the words of the same case.
 var vocabulary = strings.Fields(`In NotIn Exists DoesNotExist Ingress Egress Accept Deny Pass Admin Baseline Allow
 	TCP UDP SCTP 0 1 80 81 443 65535 1000 http dns web x w z a b c app tier team red blue front true false
 	10.0.0.0/8 10.0.1.0/24 10.0.1.11/32 0.0.0.0/0 ::/0 fd00::/16 192.168.0.1/32 10.0.2.0/23 namespaces pods nodes
@@ -77,7 +76,7 @@ func edited(text []byte, edits []byte) []byte {
 	return []byte(out.String())
 }
 
-// caseTexts reads the cases, and the cluster of those that bring none.
+// caseTexts reads the cases, and the default cluster.
 func caseTexts(f *testing.F) (texts [][]byte, fallback []byte) {
 	f.Helper()
 	paths, err := filepath.Glob("*.txtar")
@@ -95,9 +94,8 @@ func caseTexts(f *testing.F) (texts [][]byte, fallback []byte) {
 	return texts[:last], texts[last]
 }
 
-// compare reads a case. What can be read is compiled step by step, and every
-// engine must give the same verdicts on its flows, whatever the case wants
-// them to be.
+// compare reads a case and compiles each step. All engines must give the same verdicts on its
+// flows, whatever verdicts the case expects.
 func compare(t *testing.T, text, fallback []byte) {
 	t.Helper()
 	c, err := parse("fuzz", txtar.Parse(text), fallback)
@@ -112,7 +110,7 @@ func compare(t *testing.T, text, fallback []byte) {
 	for _, step := range c.Steps {
 		cluster = engine.Compile(step.Snapshot, cluster)
 		if len(cluster.Unsupported) > 0 {
-			return // over-blocked, and said so
+			return // over-blocked and reported
 		}
 		for _, e := range all {
 			if err := e.Load(cluster); err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// renderACLs writes the list of every table of the first node that restricts
-// a pod, for an HNS without sets and IPv6, and for one with both. Sets are
-// written as their members.
+// renderACLs writes the ACLs of every table of the first node that restricts a pod, for an HNS
+// without sets and IPv6, and for one with both. It writes sets as their members.
 func renderACLs(c *engine.Cluster) (string, error) {
 	n := newNames(c.Snapshot)
 	var out lines
@@ -95,7 +94,8 @@ func (n names) addresses(text string, p *acl.Ruleset) (string, error) {
 	return n.family(list.Prefixes), nil
 }
 
-// family is list for members of one family: names need not cover the other.
+// family is list for members of one IP version: a name then stands for the addresses of that
+// version.
 func (n names) family(members []netip.Prefix) string {
 	var texts []string
 	for _, p := range members {

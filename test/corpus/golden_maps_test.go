@@ -18,9 +18,8 @@ import (
 
 var room = policymap.Capacity{Slots: 1000, Peers4: 1000, Peers6: 1000, Prefixes4: 1000, Prefixes6: 1000, Verdicts: 100000, Rows: 1000, Tables: 1000}
 
-// firstRestricted returns the first node with a table that denies something.
-// The goldens of maps and lists are of this node alone: the others differ in
-// names.
+// firstRestricted returns the first node with a table that denies something. Golden maps and ACLs
+// cover this node only, because the others differ only in names.
 func firstRestricted(c *engine.Cluster) (string, bool) {
 	for _, node := range slices.Sorted(maps.Keys(c.States)) {
 		s := c.States[node]
@@ -31,9 +30,8 @@ func firstRestricted(c *engine.Cluster) (string, bool) {
 	return "", false
 }
 
-// renderMaps writes the entries of the BPF maps of the first node that
-// restricts a pod. Classes, port classes and tables are named in the order
-// of what they contain.
+// renderMaps writes the BPF map entries of the first node that restricts a pod. It names classes,
+// port classes and tables in the order of their content.
 func renderMaps(c *engine.Cluster) (string, error) {
 	var out lines
 	node, ok := firstRestricted(c)
@@ -64,7 +62,7 @@ func renderMaps(c *engine.Cluster) (string, error) {
 	return out.String(), nil
 }
 
-// mapText names what entries have numbers for.
+// mapText replaces the numbers in entries by names.
 type mapText struct {
 	layout  *policymap.Layout
 	names   names
@@ -98,8 +96,8 @@ func (m *mapText) namePeers(out *lines) {
 	}
 }
 
-// namePorts writes the classes of ports, numbered in the order of their first
-// port; those without entries are 0.
+// namePorts writes the classes of ports, numbered in the order of their first port. Class 0 holds
+// the ports without an entry.
 func (m *mapText) namePorts(out *lines) {
 	ranges := make(map[uint16][]string)
 	var order []uint16
@@ -125,9 +123,8 @@ func (m *mapText) namePorts(out *lines) {
 	}
 }
 
-// table writes the rows that the slots of a table's endpoints lead to, for each
-// class: which of them the map lists and which it leaves to the table's number
-// does not show.
+// table writes, for each class, the row that applies to the slots of a table's endpoints. It does
+// not show whether a map entry or the number of the table decides.
 func (m *mapText) table(out *lines, g tableGroup) error {
 	rows := make(map[string][]string)
 	first, ok := m.layout.Slot(g.endpoints[0])

@@ -11,8 +11,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// names gives addresses the names of those who have them, so that golden text
-// can be read and does not depend on numbers.
+// names maps addresses to the names of their owners, so that golden text is readable and does not
+// depend on numbers.
 type names struct {
 	of  map[netip.Addr]string
 	has map[string]int // addresses of each name
@@ -33,8 +33,8 @@ func newNames(s *model.Snapshot) names {
 	return n
 }
 
-// list writes addresses and prefixes, sorted: a name where all addresses of
-// the name are meant, otherwise name@address.
+// list writes addresses and prefixes, sorted: a name if the list has all addresses of that name,
+// otherwise name@address.
 func (n names) list(members []netip.Prefix) string {
 	count := make(map[string]int)
 	for _, p := range members {
@@ -62,13 +62,13 @@ func (n names) list(members []netip.Prefix) string {
 // single is the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// portSpan is a range of ports that a State cannot tell apart. Protocols
-// without ports are one span of AnyProtocol.
+// portSpan is a range of ports that a State does not distinguish. Protocols without ports form one
+// span of AnyProtocol.
 type portSpan struct {
 	model.PortRange
 }
 
-// spans cuts all ports at the bounds of a State's ranges.
+// spans divides all ports at the bounds of a State's ranges.
 func spans(s *model.State) []portSpan {
 	var all []portSpan
 	for _, p := range model.PortProtocols {
@@ -95,7 +95,7 @@ func spans(s *model.State) []portSpan {
 func portText(all []portSpan, allowed func(portSpan) bool) string {
 	other := allowed(all[len(all)-1])
 	var parts []string
-	every := true // span is as other says
+	every := true // no span differs from other
 	for _, p := range model.PortProtocols {
 		var ranges []model.PortMatch
 		for _, s := range all {

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// tableGroup is a table and its endpoints, ascending, and their pods.
+// tableGroup is a table, its endpoints in ascending order, and their pods.
 type tableGroup struct {
 	table     *model.Table
 	endpoints []model.EndpointID
@@ -44,7 +44,7 @@ func (g tableGroup) open(s *model.State) bool {
 	return true
 }
 
-// classes lists the classes that addresses and prefixes have.
+// classes lists the classes of addresses and prefixes.
 func classes(s *model.State) []model.PeerClass {
 	seen := make(map[model.PeerClass]bool)
 	for _, c := range s.Policy.Addresses.All() {
@@ -60,9 +60,8 @@ func rowText(all []portSpan, r *model.Row) string {
 	return portText(all, func(s portSpan) bool { return r.Cell(s.Class).Verdict == model.Allow })
 }
 
-// renderTables writes what every table says, in the fewest words: an address
-// or prefix is listed where its row says something else than that of the
-// longest prefix around it. Neither numbers nor classes show.
+// renderTables writes every table without redundant lines: it lists an address or prefix only if
+// its row differs from that of the longest prefix around it. It shows neither numbers nor classes.
 func renderTables(c *engine.Cluster) (string, error) {
 	n := newNames(c.Snapshot)
 	var out lines

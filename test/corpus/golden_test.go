@@ -17,8 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden sections")
 
-// sections are what a case may show of its last step, by the names of their
-// files.
+// sections are the golden sections for the last step of a case, by file name.
 var sections = []struct {
 	name   string
 	render func(*engine.Cluster) (string, error)
@@ -28,9 +27,8 @@ var sections = []struct {
 	{corpus.GoldenACLs, renderACLs},
 }
 
-// TestGolden compares what the last step of each case with golden sections is
-// compiled, laid out and lowered to. A diff of these is to be read before
-// -update.
+// TestGolden compares the golden sections of each case with what its last step is compiled, laid
+// out and lowered to. Review the diff before you run it with -update.
 func TestGolden(t *testing.T) {
 	shown := 0
 	for _, c := range load(t) {
@@ -69,8 +67,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// What tables mean does not depend on the way to them: step by step they say
-// what they say when compiled from nothing.
+// TestTablesDoNotDependOnHistory checks that tables compiled step by step mean the same as tables
+// compiled from nothing.
 func TestTablesDoNotDependOnHistory(t *testing.T) {
 	for _, c := range load(t) {
 		if len(c.Steps) < 2 {

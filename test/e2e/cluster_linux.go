@@ -21,10 +21,10 @@ import (
 	"time"
 )
 
-// clusterCommand is the first argument of this program for a cluster that stays.
+// clusterCommand is the first argument for a cluster that keeps running.
 const clusterCommand = "cluster"
 
-// serveCommand is the second argument of the process that the cluster lives in.
+// serveCommand is the second argument of the process that runs the cluster.
 const serveCommand = "serve"
 
 const clusterUsage = `usage: e2e-lab cluster up|stop [flags]
@@ -35,16 +35,16 @@ const clusterUsage = `usage: e2e-lab cluster up|stop [flags]
 flags:
 `
 
-// readyLine ends the progress of a cluster that has come up.
+// readyLine is the last line of progress of a cluster that has started.
 const readyLine = "ready"
 
-// stopTime is how long a cluster may take to end.
+// stopTime is the time limit for a cluster to stop.
 const stopTime = 2 * time.Minute
 
 // clusterPrograms are the programs of Kubernetes that a cluster needs.
 var clusterPrograms = []string{"agnhost", "coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"}
 
-// runCluster carries out e2e-lab cluster.
+// runCluster executes "e2e cluster".
 func runCluster(ctx context.Context, args []string) error {
 	if len(args) == 0 || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
 		args = []string{"up", "-h"}
@@ -64,7 +64,7 @@ func runCluster(ctx context.Context, args []string) error {
 	return fmt.Errorf("e2e-lab cluster %s: choose up or stop", args[0])
 }
 
-// parseCluster returns the configuration and the port of the API server on this machine.
+// parseCluster returns the configuration, and the port of the API server on this machine.
 func parseCluster(args []string) (c config, port int, err error) {
 	f := flag.NewFlagSet("e2e-lab cluster", flag.ContinueOnError)
 	f.Usage = func() {
@@ -94,7 +94,7 @@ func parseCluster(args []string) (c config, port int, err error) {
 	return c, port, c.validate()
 }
 
-// up starts a process that runs the cluster, and shows its progress until all pods run.
+// up starts a process that runs the cluster, and prints its progress until all pods run.
 func (c config) up(ctx context.Context, args []string) error {
 	began := time.Now()
 	if pid, err := c.runs(); err != nil {
@@ -142,7 +142,7 @@ func (c config) up(ctx context.Context, args []string) error {
 	return nil
 }
 
-// follow copies lines until the end, and reports whether the last one says ready.
+// follow copies lines until the end, and reports whether the last one is readyLine.
 func follow(from io.Reader, to io.Writer) bool {
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
@@ -154,7 +154,7 @@ func follow(from io.Reader, to io.Writer) bool {
 	return false
 }
 
-// lastLine returns the last line of a log, or why there is none.
+// lastLine returns the last line of a log, or the error.
 func lastLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -164,13 +164,13 @@ func lastLine(path string) string {
 	return lines[len(lines)-1]
 }
 
-// hints says how the cluster is used.
+// hints explains how to use the cluster.
 func (c config) hints() string {
 	return fmt.Sprintf("  export KUBECONFIG=%s PATH=%s:$PATH\n  kubectl get pods -A -o wide\n  sudo make cluster-stop   # removes it\n",
 		filepath.Join(c.report, "kubeconfig"), c.report)
 }
 
-// runs returns the process of the cluster, or 0.
+// runs returns the process ID of the cluster, or 0.
 func (c config) runs() (pid int, err error) {
 	lock, err := os.Open(c.lockFile())
 	if missing(err) {
@@ -193,7 +193,7 @@ func (c config) runs() (pid int, err error) {
 	return pid, nil
 }
 
-// stop ends the cluster, or removes what one that was killed has left.
+// stop ends the cluster, or removes the remains of a cluster that was killed.
 func (c config) stop(ctx context.Context) error {
 	pid, err := c.runs()
 	if err != nil {
@@ -237,7 +237,7 @@ func (c config) stop(ctx context.Context) error {
 	return nil
 }
 
-// serve runs the cluster until a signal. It reports its progress on descriptor 3.
+// serve runs the cluster until it receives a signal. It writes its progress to file descriptor 3.
 func (c config) serve(ctx context.Context, port int) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -249,11 +249,11 @@ func (c config) serve(ctx context.Context, port int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
-	door, err := l.openDoor(ctx, port)
+	listener, err := l.forwardAPI(ctx, port)
 	if err != nil {
 		return err
 	}
-	defer door.Close()
+	defer listener.Close()
 	if err := l.start(ctx); err != nil {
 		return err
 	}
@@ -292,8 +292,8 @@ func (l *lab) startExample(ctx context.Context) error {
 	return l.wait("shop")
 }
 
-// writeKubeconfig writes a file with which programs of this machine reach the API server, and
-// puts kubectl beside it.
+// writeKubeconfig writes a kubeconfig file for programs of this machine, and links kubectl beside
+// it.
 func (l *lab) writeKubeconfig(port int) error {
 	text, err := os.ReadFile(l.control.admin)
 	if err != nil {
@@ -311,5 +311,5 @@ func (l *lab) writeKubeconfig(port int) error {
 	return os.Symlink(filepath.Join(l.bin, "kubectl"), link)
 }
 
-// example holds the manifests that a new cluster starts with.
+// example is the manifest that a new cluster starts with.
 const example = "deploy/quickstart/shop.yaml"

@@ -21,21 +21,21 @@ import (
 	"time"
 )
 
-// etcd is where the API server finds its store, in the fabric.
+// etcd is the address of etcd in the namespace of the control plane.
 const etcd = "http://127.0.0.1:2379"
 
 // control is the control plane.
 type control struct {
 	dir string
-	// certificate is authority and server certificate in one; its key signs the
-	// tokens of service accounts, too.
+	// certificate is the certificate of both the authority and the server. Its key also signs the
+	// tokens of service accounts.
 	certificate, key string
 	tokens           strings.Builder
 	admin            string // kubeconfig
 	apiServer        *exec.Cmd
 }
 
-// startControl starts etcd, API server, controllers and scheduler.
+// startControl starts etcd, the API server, the controller manager and the scheduler.
 func (l *lab) startControl(ctx context.Context) (*control, error) {
 	c := &control{dir: filepath.Join(l.dir, "control")}
 	l.control = c
@@ -90,7 +90,7 @@ func (l *lab) startAPIServer(ctx context.Context) (err error) {
 	})
 }
 
-// stopAPIServer ends it without notice.
+// stopAPIServer kills the API server.
 func (c *control) stopAPIServer() {
 	c.apiServer.Process.Kill()
 	c.apiServer.Wait() // it was killed
@@ -121,7 +121,7 @@ func (c *control) makeCertificate() error {
 	return os.WriteFile(c.key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), 0o600)
 }
 
-// makeUsers writes a kubeconfig file per user, with a token.
+// makeUsers writes a kubeconfig file with a token for each user.
 func (c *control) makeUsers(nodes []*node) error {
 	users := []struct{ file, user, group string }{
 		{"admin", "admin", "system:masters"}, {"controllers", "system:kube-controller-manager", ""},
@@ -151,7 +151,7 @@ users: [{name: u, user: {token: %q}}], contexts: [{name: c, context: {cluster: c
 
 func (c *control) kubeconfig(user string) string { return filepath.Join(c.dir, user+".kubeconfig") }
 
-// startDNS starts CoreDNS beside the control plane, as the Service kube-dns.
+// startDNS starts CoreDNS in the namespace of the control plane, as the Service kube-dns.
 func (l *lab) startDNS(context.Context) error {
 	corefile := filepath.Join(l.control.dir, "Corefile")
 	text := ".:53 {\n errors\n ready " + fabricAddress + ":8181\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  kubeconfig " + l.control.admin +

@@ -16,20 +16,20 @@ import (
 	"github.com/isthmus-net/isthmus/test/kubernetes"
 )
 
-// pauseImage holds the namespaces of a pod.
+// pauseImage is the image of the container that holds the namespaces of a pod.
 const pauseImage = "registry.k8s.io/pause:3.10.2"
 
-// testImages are the names by which the cases ask for an image, which are one
-// here: agnhost, with the tools that scripts in the cases call.
+// testImages are the image names in the cases. All of them get the same image: agnhost, with the
+// tools that scripts in the cases call.
 var testImages = []string{
 	"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.55",
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0",
 }
 
-// tools are the commands of this machine that go into it, with their libraries.
+// tools are the commands of this machine that go into the image, with their libraries.
 var tools = []string{"bash", "curl", "dig", "nslookup", "host", "nc", "ip", "ss", "getent"}
 
-// buildImages makes the archives that nodes import.
+// buildImages makes the image archives that nodes import.
 func (l *lab) buildImages(ctx context.Context) error {
 	if err := os.MkdirAll(l.images, 0o755); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (l *lab) buildImages(ctx context.Context) error {
 			return err
 		}
 	}
-	// The image of Isthmus is taken as it is released.
+	// The image of Isthmus is the released one.
 	if l.reference, err = referenceOf(l.image); err != nil {
 		return fmt.Errorf("find image of Isthmus: %w: run make images", err)
 	}
@@ -73,7 +73,7 @@ func (l *lab) buildImages(ctx context.Context) error {
 	return os.Symlink(path, filepath.Join(l.images, "isthmus.tar"))
 }
 
-// referenceOf is the name under which containerd imports an archive.
+// referenceOf returns the name under which containerd imports an archive.
 func referenceOf(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -103,8 +103,8 @@ func referenceOf(path string) (string, error) {
 	}
 }
 
-// agnhostRoot fills a directory with what upstream's image has and the cases
-// need: agnhost, its certificate for localhost, a shell and tools.
+// agnhostRoot fills a directory with the content of upstream's image that the cases need: agnhost,
+// its certificate for localhost, a shell and tools.
 func (l *lab) agnhostRoot(ctx context.Context, root string) error {
 	for _, d := range []string{"bin", "usr/bin", "etc", "proc", "sys", "dev", "root", "var/run"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -148,7 +148,7 @@ func (l *lab) agnhostRoot(ctx context.Context, root string) error {
 	return linkTools(root)
 }
 
-// linkTools makes the shell and the small tools callable by their names.
+// linkTools makes the shell and the small tools available under their names.
 func linkTools(root string) error {
 	list, err := exec.Command("/bin/busybox", "--list").Output()
 	if err != nil {
@@ -162,7 +162,7 @@ func linkTools(root string) error {
 			return err
 		}
 	}
-	// Busybox's own shell would prefer its own tools to the full ones.
+	// The shell of Busybox would prefer its own tools to the full ones.
 	for _, name := range []string{"bin/sh", "bin/bash"} {
 		if err := os.Symlink("/usr/bin/bash", filepath.Join(root, name)); err != nil {
 			return err
@@ -172,11 +172,11 @@ func linkTools(root string) error {
 		os.WriteFile(filepath.Join(root, "etc/group"), []byte("root:x:0:\n"), 0o644))
 }
 
-// librariesOf names what a program loads; nothing for a static one.
+// librariesOf returns the libraries of a program; none for a static one.
 func librariesOf(path string) ([]string, error) {
 	out, err := exec.Command("ldd", path).Output()
 	var ended *exec.ExitError
-	if errors.As(err, &ended) { // not dynamic
+	if errors.As(err, &ended) { // a static program
 		return nil, nil
 	}
 	if err != nil {
@@ -195,7 +195,7 @@ func copyFile(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	content, err := os.ReadFile(from) // what symbolic links lead to
+	content, err := os.ReadFile(from) // the target of a symbolic link
 	if err != nil {
 		return err
 	}

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// labDir and its name are the directory of a lab.
+	// labDir, followed by the name of a lab, is its directory.
 	labDir = "/var/tmp/isthmus-"
-	// fabricAddress is that of the control plane; node i has nodePrefix + i.
+	// fabricAddress is the address of the control plane. The address of node i is nodePrefix + i.
 	fabricAddress = "172.30.0.1"
 	nodePrefix    = "172.30.0.1"
 	serviceRange  = "10.96.0.0/16"
@@ -31,16 +31,16 @@ const (
 	podRange      = "10.244.0.0/16"
 )
 
-// hostSettings are the sysctls that a kubelet changes for the whole machine.
+// hostSettings are the sysctls that a kubelet changes on the whole machine.
 var hostSettings = []string{"vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops"}
 
 // lab is the cluster.
 type lab struct {
 	config
 	dir, bin, images string
-	// reference is the name of Isthmus' image on the nodes.
+	// reference is the name of Isthmus's image on the nodes.
 	reference string
-	// fabricMode is what Isthmus is installed with instead of auto, if anything.
+	// fabricMode, if set, is installed instead of the mode auto.
 	fabricMode string
 	lock       *os.File
 	fabric     *netns.NS
@@ -50,8 +50,7 @@ type lab struct {
 	processes  []*exec.Cmd
 }
 
-// newLab takes the lab of a name, removes what an earlier one has left, and
-// builds what is missing.
+// newLab locks the lab of a name, removes the remains of an earlier one, and builds missing files.
 func newLab(ctx context.Context, c config) (*lab, error) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return nil, errors.New("this machine has cgroup v2 only, for which the nodes are not prepared: boot with systemd.unified_cgroup_hierarchy=0")
@@ -80,7 +79,7 @@ func newLab(ctx context.Context, c config) (*lab, error) {
 	return l, l.buildImages(ctx)
 }
 
-// takeLab takes the lab of a name, as long as its lock is open.
+// takeLab locks a lab. The lock ends when its file is closed.
 func takeLab(c config) (*lab, error) {
 	dir := c.directory()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -118,7 +117,7 @@ func clearReport(dir string) error {
 	return err
 }
 
-// start brings the cluster up to where its nodes wait for a network.
+// start starts the cluster, up to the point where its nodes wait for a network.
 func (l *lab) start(ctx context.Context) error {
 	if err := l.makeFabric(); err != nil {
 		return err
@@ -146,8 +145,8 @@ func (l *lab) start(ctx context.Context) error {
 	return l.startDNS(ctx)
 }
 
-// makeFabric makes the bridge between control plane and nodes. It does not
-// forward: what gets from node to node, Isthmus has sent there.
+// makeFabric makes the bridge between control plane and nodes. It does not forward, so that packets
+// between nodes pass only if Isthmus sends them.
 func (l *lab) makeFabric() error {
 	var err error
 	if l.fabric, err = netns.New(l.fabric.Path()); err != nil {
@@ -178,10 +177,10 @@ func output(cmd *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// launch starts a program that runs until the lab is closed, in a network
-// namespace, with its output in a log of that name.
+// launch starts a program in a network namespace that runs until the lab is closed. Its output goes
+// to the log with the given name.
 func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (*exec.Cmd, error) {
-	// What is started again goes on with its log.
+	// A restarted program appends to its log.
 	log, err := os.OpenFile(filepath.Join(l.report, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
@@ -189,11 +188,11 @@ func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (
 	defer log.Close()
 	cmd := exec.Command("nsenter", append([]string{"--net=" + ns.Path(), "--"}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	// A session of its own: Ctrl-C is for the lab, which stops things in order.
+	// A separate session: Ctrl-C is for the lab, which stops its programs in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: flags}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // what ends it is the end of the thread that starts it, so that one stays
+		runtime.LockOSThread() // Pdeathsig is sent when the parent's thread ends, so this thread must stay
 		started <- cmd.Start()
 		select {}
 	}()
@@ -204,7 +203,7 @@ func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (
 	return cmd, nil
 }
 
-// kubectl runs kubectl as administrator.
+// kubectl runs kubectl as cluster administrator.
 func (l *lab) kubectl(args ...string) (string, error) {
 	return l.in(l.fabric, append([]string{filepath.Join(l.bin, "kubectl"), "--kubeconfig=" + l.control.admin}, args...)...)
 }
@@ -218,7 +217,7 @@ func (l *lab) apply(manifests string) error {
 	return err
 }
 
-// until tries f until it returns no error.
+// until repeats f until it returns no error.
 func until(ctx context.Context, limit time.Duration, what string, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -235,7 +234,7 @@ func until(ctx context.Context, limit time.Duration, what string, f func() error
 	}
 }
 
-// close ends everything and puts the machine back.
+// close ends all processes and restores the machine.
 func (l *lab) close() error {
 	for i := len(l.processes) - 1; i >= 0; i-- {
 		l.processes[i].Process.Kill()
@@ -244,7 +243,7 @@ func (l *lab) close() error {
 	return errors.Join(l.restoreSettings(), l.clear(), l.lock.Close())
 }
 
-// clear removes the traces of a lab whose processes are gone.
+// clear removes the remains of a lab whose processes have ended.
 func (l *lab) clear() error {
 	errs := []error{l.fabric.Close()}
 	for i := range 9 {

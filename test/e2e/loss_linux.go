@@ -28,7 +28,7 @@ func (l *lab) loseAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// near is attached again meanwhile: the traffic is with far.
+	// near is attached again during the outage, so the traffic goes to far.
 	far := targets(pods)[1:]
 	err = l.under("API server away", far, pods["client"].ns, streamRate/10, openConnections/10, func() error {
 		l.control.stopAPIServer()
@@ -43,7 +43,7 @@ func (l *lab) loseAPIServer(ctx context.Context) error {
 	if err := l.nodesReady(ctx); err != nil {
 		return err
 	}
-	// The new address of near is known to all by now, and policy can change.
+	// All nodes have the new address of near, and policy changes take effect.
 	return until(ctx, time.Minute, "the cluster to converge", func() error {
 		near, err := l.talker("near")
 		if err != nil {
@@ -68,7 +68,7 @@ func (l *lab) withoutAPIServer(ctx context.Context, pods map[string]*talker) err
 			return err
 		}
 	}
-	// The kubelet makes a new sandbox for a pod whose processes are gone.
+	// The kubelet makes a new sandbox for a pod without processes.
 	old, err := os.Readlink(pods["near"].ns.Path())
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (l *lab) withoutAPIServer(ctx context.Context, pods map[string]*talker) err
 	})
 }
 
-// newSandbox finds a pod in another network namespace than it was in.
+// newSandbox finds the sandbox of a pod in another network namespace than the old one.
 func (l *lab) newSandbox(uid, old string) (*talker, error) {
 	pids, err := processesOf(uid)
 	if err != nil {
@@ -120,8 +120,8 @@ func (l *lab) newSandbox(uid, old string) (*talker, error) {
 	return nil, errors.New("the pod has no new processes")
 }
 
-// loseNode cuts a node off suddenly, and checks that pods of other nodes continue. Then it starts the node as
-// after a power failure: with its disk, but without its memory.
+// loseNode cuts a node off without notice, and checks that pods of other nodes are not affected.
+// Then it starts the node as after a power failure: with its disk, but without its memory.
 func (l *lab) loseNode(ctx context.Context) error {
 	pods, err := l.startTalkers(ctx)
 	if err != nil {
@@ -164,8 +164,8 @@ func (l *lab) loseNode(ctx context.Context) error {
 	return errors.Join(err, l.reach(ctx))
 }
 
-// stopNode ends a node's first process, and with it all others and what they
-// have mounted, and takes its network away.
+// stopNode kills a node's first process, which ends all its other processes and mounts, and removes
+// its network.
 func (l *lab) stopNode(n *node) error {
 	if err := n.init.Process.Kill(); err != nil {
 		return fmt.Errorf("stop node %s: %w", n.name, err)

@@ -21,19 +21,19 @@ import (
 	"github.com/isthmus-net/isthmus/test/kubernetes"
 )
 
-// config is the command line.
+// config holds the parsed command line.
 type config struct {
 	name     string
 	nodes    int
 	suites   []string
 	focus    string
-	focusOwn *regexp.Regexp // the same
+	focusOwn *regexp.Regexp // for the cases of this repository
 	image    string
 	manifest string
 	remover  string
 	report   string
 	keep     bool
-	programs []string // of Kubernetes
+	programs []string // directory of the programs of Kubernetes
 }
 
 func main() {
@@ -41,8 +41,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "node:", runNode(os.Args[2]))
 		os.Exit(1)
 	}
-	// Everything is started from this thread, and killed by the kernel when it
-	// ends, however that happens.
+	// All processes are started from this thread. The kernel kills them when the thread ends for
+	// any reason.
 	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -94,7 +94,7 @@ func parse(args []string) (config, error) {
 	return c, c.validate()
 }
 
-// validate checks what all labs have.
+// validate checks the settings that all labs share.
 func (c config) validate() error {
 	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(c.name) {
 		return fmt.Errorf("-name %q: give 1 to 8 small letters and digits, a letter first", c.name)
@@ -108,8 +108,7 @@ func (c config) validate() error {
 	return nil
 }
 
-// run reports whether a case has failed; an error means that there are no
-// results.
+// run reports whether a case failed. An error means that there are no results.
 func run(ctx context.Context, args []string) (failed bool, err error) {
 	c, err := parse(args)
 	if err != nil {
@@ -128,7 +127,7 @@ func run(ctx context.Context, args []string) (failed bool, err error) {
 		return false, err
 	}
 	say("cluster of %d nodes runs after %s", c.nodes, since(began))
-	// How the nodes are without Isthmus is what its removal is measured by.
+	// The test of removal compares the nodes with their state without Isthmus.
 	before, err := l.imprints()
 	if err != nil {
 		return false, err
@@ -149,7 +148,7 @@ func run(ctx context.Context, args []string) (failed bool, err error) {
 	return results.print(os.Stdout, c.suites), err
 }
 
-// progress is where say writes.
+// progress is the destination of say.
 var progress io.Writer = os.Stderr
 
 func say(format string, args ...any) {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// mixedStates are policies over pods of Linux, l1 and l2, and of Windows, w1 and
-// w2, and the pairs of them that are then denied.
+// mixedStates are policies for pods of Linux, l1 and l2, and of Windows, w1 and w2, and the pairs
+// of pods that they deny.
 var mixedStates = []struct {
 	name, manifests string
 	denied          []string
@@ -63,8 +63,8 @@ spec: {podSelector: {matchLabels: {app: %s}}, policyTypes: [%s], %s: [{%s: [{pod
 `, name, subject, direction, rules, peers, peer)
 }
 
-// mixed adds an emulated Windows node to the cluster and asks every pair of pods
-// of both systems, under policies that name either.
+// mixed adds an emulated Windows node to the cluster and tries every pair of pods of both systems,
+// under policies that select either system.
 func (l *lab) mixed(ctx context.Context) (err error) {
 	w, err := l.startWindows(ctx)
 	if err != nil {
@@ -97,8 +97,8 @@ func (l *lab) mixed(ctx context.Context) (err error) {
 	return errors.Join(append(errs, until(ctx, 30*time.Second, "no policy any more", func() error { return matrix(pods, nil) }))...)
 }
 
-// definePolicies installs the definition of ClusterNetworkPolicy. Agents look for
-// new kinds now and then only: it has to be there before them.
+// definePolicies installs the definition of ClusterNetworkPolicy. It must exist before the agents
+// start, because they look for new kinds rarely.
 func (l *lab) definePolicies(ctx context.Context) error {
 	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
 	if err != nil {
@@ -139,7 +139,7 @@ func (l *lab) mixedPods(ctx context.Context, w *windowsNode) (map[string]*talker
 		all[name] = t
 	}
 	for _, name := range []string{"w1", "w2"} {
-		// The API server tells the address that others go by.
+		// The API server has the address that other nodes use.
 		ip, err := l.kubectl("-n", "mixed", "get", "pod", name, "-o", "jsonpath={.status.podIP}")
 		if err != nil {
 			return nil, err
@@ -154,7 +154,7 @@ func (l *lab) mixedPods(ctx context.Context, w *windowsNode) (map[string]*talker
 	return all, nil
 }
 
-// matrix connects every pod with every other, and returns the differences from the expected verdicts.
+// matrix tries every pair of pods, and returns the differences from the expected verdicts.
 func matrix(pods map[string]*talker, denied []string) error {
 	var results []chan error
 	for _, from := range pods {

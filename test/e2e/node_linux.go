@@ -22,7 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// cgroups are the hierarchies in which a node has a directory of its own.
+// cgroups is the directory of the hierarchies in which each node has a directory.
 const cgroups = "/sys/fs/cgroup"
 
 // node is a machine of the cluster.
@@ -37,7 +37,7 @@ func (l *lab) newNode(i int) *node {
 	return &node{name: name, address: nodePrefix + strconv.Itoa(i), dir: filepath.Join(l.dir, name), ns: netns.At(filepath.Join(l.dir, name+".ns"))}
 }
 
-// startNode wires the node to the fabric and starts its first process.
+// startNode connects the node to the fabric and starts its first process.
 func (l *lab) startNode(n *node) error {
 	var err error
 	if n.ns, err = netns.New(n.ns.Path()); err != nil {
@@ -47,7 +47,7 @@ func (l *lab) startNode(n *node) error {
 		return err
 	}
 	for _, line := range []string{
-		// A node that comes back has the same address of hardware.
+		// A restarted node has the same MAC address.
 		"ip link add eth0 address 02:00:00:00:00:" + hex.EncodeToString(netip.MustParseAddr(n.address).AsSlice()[3:]) + " type veth peer name " + n.name,
 		"ip link set " + n.name + " netns " + l.fabric.Path(),
 		"ip link set lo up", "ip address add " + n.address + "/24 dev eth0", "ip link set eth0 up", "ip route add default via " + fabricAddress,
@@ -76,8 +76,8 @@ func (l *lab) startNode(n *node) error {
 	return err
 }
 
-// waitForNode waits until the API server knows the node and its pod range, and
-// tells the control plane where it is.
+// waitForNode waits until the API server has the node and its pod range, and adds the route of the
+// control plane to it.
 func (l *lab) waitForNode(ctx context.Context, n *node) error {
 	var cidr string
 	err := until(ctx, 3*time.Minute, "node "+n.name+" (see its logs in "+l.report+")", func() (err error) {
@@ -100,7 +100,7 @@ func (n *node) inside(args ...string) (string, error) {
 	return output(exec.Command("nsenter", append(flags, args...)...))
 }
 
-// makeCgroups makes the node's cgroup, which is the root of its kubelet's.
+// makeCgroups makes the node's cgroup, which is the root cgroup of its kubelet.
 func (n *node) makeCgroups() error {
 	hierarchies, err := os.ReadDir(cgroups)
 	if err != nil {
@@ -130,7 +130,7 @@ func (n *node) makeCgroups() error {
 	return nil
 }
 
-// clearCgroups removes the node's cgroups, whose processes are gone or going.
+// clearCgroups removes the node's cgroups once their processes have ended.
 func (n *node) clearCgroups() error {
 	dirs, err := filepath.Glob(filepath.Join(cgroups, "*", n.name))
 	if err != nil {
@@ -150,7 +150,7 @@ func (n *node) clearCgroups() error {
 		if err != nil {
 			return err
 		}
-		for _, dir := range slices.Backward(all) { // the deepest first
+		for _, dir := range slices.Backward(all) { // innermost first
 			err := until(context.Background(), 10*time.Second, "the end of processes", func() error {
 				if err := syscall.Rmdir(dir); err != nil && !missing(err) {
 					return fmt.Errorf("remove cgroup %s: %w", dir, err)

@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeCommand is the first argument of this program as a node's first process.
+// nodeCommand is the first argument of this program when it is the first process of a node.
 const nodeCommand = "node"
 
-// nodeSpec is its second, in JSON.
+// nodeSpec is the second argument, in JSON.
 type nodeSpec struct {
 	Name, Address, Dir, Bin, Logs string
 	Kubeconfig, ProxyKubeconfig   string
 	Images                        []string
 }
 
-// runNode is the first process of a node, in namespaces of its own. It does not
-// return without an error; when it ends the kernel ends all others.
+// runNode is the first process of a node, in separate namespaces. It returns only with an error.
+// When it ends, the kernel ends all processes of the node.
 func runNode(text string) error {
 	var s nodeSpec
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -60,7 +60,7 @@ func runNode(text string) error {
 	if err != nil {
 		return err
 	}
-	for { // every process that lost its parent is a child of this one
+	for { // orphaned processes become children of this one
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		switch err {
@@ -74,8 +74,8 @@ func runNode(text string) error {
 
 func (s nodeSpec) file(name string) string { return filepath.Join(s.Dir, name) }
 
-// mounts gives the node directories of its own where software of a node
-// writes, and a view of its own of /proc and /sys.
+// mounts gives the node its own copies of the directories that its software writes, and its own
+// /proc and /sys.
 func (s nodeSpec) mounts() error {
 	var err error
 	mount := func(source, target, fstype string, flags uintptr) {
@@ -92,8 +92,7 @@ func (s nodeSpec) mounts() error {
 	}
 	mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE)
 	mount("proc", "/proc", "proc", 0)
-	// A new sysfs shows the interfaces of this network namespace; the cgroups
-	// are carried over.
+	// A new sysfs shows the interfaces of this network namespace. The cgroups are moved there.
 	held := s.file("cgroup")
 	mkdir(held)
 	mount("/sys/fs/cgroup", held, "", unix.MS_BIND|unix.MS_REC)
@@ -110,7 +109,7 @@ func (s nodeSpec) mounts() error {
 		mount(own, target, "", unix.MS_BIND)
 	}
 	mkdir("/run/lock")
-	// The runtime needs this plugin, whatever the network is.
+	// The runtime needs this plugin with every network.
 	if err == nil {
 		err = exec.Command("cp", "/usr/lib/cni/loopback", "/opt/cni/bin/").Run()
 	}
@@ -118,7 +117,7 @@ func (s nodeSpec) mounts() error {
 	return err
 }
 
-// configure writes the configurations of containerd and kubelet.
+// configure writes the configuration files of containerd and kubelet.
 func (s nodeSpec) configure() error {
 	containerd := `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -133,7 +132,7 @@ restrict_oom_score_adj = true
 		"address":        s.Address, "clusterDNS": []string{dnsAddress}, "clusterDomain": "cluster.local", "resolvConf": s.file("resolv.conf"),
 		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "cgroupDriver": "cgroupfs", "cgroupRoot": "/" + s.Name,
 		"failCgroupV1": false, "failSwapOn": false, "enforceNodeAllocatable": []string{}, "serializeImagePulls": false, "maxPods": 110,
-		// A test machine's disk may be nearly full.
+		// The disk of a test machine may be nearly full.
 		"evictionHard":                map[string]string{"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
 		"imageGCHighThresholdPercent": 100, "nodeStatusUpdateFrequency": "4s",
 	})
@@ -149,8 +148,7 @@ restrict_oom_score_adj = true
 	return nil
 }
 
-// spawn starts a program with a log. It is waited for by the last loop of
-// runNode.
+// spawn starts a program with a log. The last loop of runNode waits for it.
 func (s nodeSpec) spawn(name string, args ...string) error {
 	log, err := os.Create(filepath.Join(s.Logs, s.Name+"-"+name+".log"))
 	if err != nil {
@@ -165,7 +163,7 @@ func (s nodeSpec) spawn(name string, args ...string) error {
 	return nil
 }
 
-// importImages fills containerd, as the nodes reach no registry.
+// importImages imports the images into containerd, because the nodes reach no registry.
 func (s nodeSpec) importImages() error {
 	ctr := func(args ...string) ([]byte, error) {
 		return exec.Command("ctr", append([]string{"--namespace=k8s.io"}, args...)...).CombinedOutput()

@@ -15,18 +15,17 @@ import (
 )
 
 const (
-	// namespace is that of the manifests.
+	// namespace is the namespace of the manifests.
 	namespace = "isthmus-system"
 	selector  = "app.kubernetes.io/name=isthmus"
-	// hostPort leads to the server on each node.
+	// hostPort is the host port of the server on each node.
 	hostPort = 18080
 )
 
-// images are the references to Isthmus' image in a manifest.
+// images matches the references to Isthmus's image in a manifest.
 var images = regexp.MustCompile(`(?m)^(\s+image: ).*/isthmus:\S+$`)
 
-// manifestOf reads a manifest and makes it take the image of this run and find
-// the API server where it is here.
+// manifestOf reads a manifest, and inserts the image of this run and the address of the API server.
 func (l *lab) manifestOf(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -54,7 +53,7 @@ func (l *lab) install(ctx context.Context) error {
 	return l.nodesReady(ctx)
 }
 
-// nodesReady waits for the agents and for what the kubelets say.
+// nodesReady waits until the agents and the nodes are ready.
 func (l *lab) nodesReady(ctx context.Context) error {
 	err := until(ctx, 3*time.Minute, "the agents", func() error {
 		return l.expect(fmt.Sprint(len(l.nodes)), "-n", namespace, "get", "daemonset", "isthmus-agent", "-o", "jsonpath={.status.numberReady}")
@@ -76,7 +75,7 @@ func (l *lab) expect(want string, args ...string) error {
 	return err
 }
 
-// runOwn runs the cases that are not of Kubernetes.
+// runOwn runs the cases of this repository.
 func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 	var cases []testCase
 	for _, c := range []struct {
@@ -102,7 +101,7 @@ func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 	return cases
 }
 
-// servers are a pod on every node, with a service and a port of the node.
+// servers starts a pod on every node, with a Service and a host port.
 func (l *lab) servers(ctx context.Context) error {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: Namespace\nmetadata: {name: own}\n")
@@ -123,7 +122,7 @@ func (l *lab) wait(namespace string) error {
 	return err
 }
 
-// reach connects every pod with every other.
+// reach tries every pair of pods.
 func (l *lab) reach(ctx context.Context) error {
 	if err := l.servers(ctx); err != nil {
 		return err
@@ -149,8 +148,8 @@ func (l *lab) reach(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// answers returns an error unless the node's host port accepts connections from
-// outside of the cluster.
+// answers returns an error unless the node's host port accepts connections from outside the
+// cluster.
 func (l *lab) answers(n *node) error {
 	a, err := netip.ParseAddr(n.address)
 	if err != nil {
@@ -203,7 +202,7 @@ func (l *lab) deny(ctx context.Context) error {
 	return until(ctx, 20*time.Second, "the guest to be let in again", func() error { return reached(true) })
 }
 
-// tunnel switches all nodes to VXLAN, and stays so for the test of removal.
+// tunnel switches all nodes to VXLAN. They stay so for the test of removal.
 func (l *lab) tunnel(ctx context.Context) error {
 	l.fabricMode = "vxlan"
 	if err := l.install(ctx); err != nil {
@@ -218,8 +217,7 @@ func (l *lab) tunnel(ctx context.Context) error {
 	return l.traces("isthmus-vxlan", "table inet isthmus\n", "table inet isthmus-hostports\n")
 }
 
-// traces returns an error unless Isthmus has left these texts in the imprint of
-// every node.
+// traces returns an error unless the imprint of every node contains these texts.
 func (l *lab) traces(want ...string) error {
 	now, err := l.imprints()
 	if err != nil {
@@ -260,7 +258,7 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	if err := l.install(ctx); err != nil {
 		return err
 	}
-	// The agents end with everything that they make still there.
+	// The agents stop while everything that they make still exists.
 	if err := l.apply("apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: guests}\nspec: {entries: [192.0.2.0/24]}\n"); err != nil {
 		return err
 	}
@@ -283,7 +281,7 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	err = until(ctx, 2*time.Minute, "the removal", func() error {
 		err := l.expect(fmt.Sprint(len(l.nodes)), "-n", namespace, "get", "daemonset", "isthmus-uninstall", "-o", "jsonpath={.status.numberReady}")
 		if err != nil {
-			log, _ := l.kubectl("-n", namespace, "logs", "-l", selector, "-c", "uninstall", "--tail=3") // not there yet
+			log, _ := l.kubectl("-n", namespace, "logs", "-l", selector, "-c", "uninstall", "--tail=3") // the pod does not exist yet
 			err = fmt.Errorf("%w: it says %q", err, log)
 		}
 		return err
@@ -306,7 +304,7 @@ func (l *lab) refuseRemoval(ctx context.Context, manifest, remover string) error
 	if err := l.apply(remover); err != nil {
 		return err
 	}
-	// The agents are gone, pods are not: nothing may be removed.
+	// The agents have stopped, but pods exist: nothing may be removed.
 	err := until(ctx, time.Minute, "a refusal", func() error {
 		out, err := l.kubectl("-n", namespace, "logs", "-l", selector, "-c", "uninstall", "--tail=5")
 		if err == nil && strings.Count(out, "pods are attached") < len(l.nodes) {
@@ -320,7 +318,7 @@ func (l *lab) refuseRemoval(ctx context.Context, manifest, remover string) error
 	return l.delete(remover)
 }
 
-// deleteAgents deletes the DaemonSet alone, so that agents see nothing else go.
+// deleteAgents deletes only the DaemonSet, so that agents see no other object disappear.
 func (l *lab) deleteAgents() error {
 	if _, err := l.kubectl("-n", namespace, "delete", "daemonset", "isthmus-agent"); err != nil {
 		return err
@@ -329,7 +327,7 @@ func (l *lab) deleteAgents() error {
 	return err
 }
 
-// delete deletes what is in a manifest and waits until it is gone.
+// delete deletes the objects of a manifest and waits until they are gone.
 func (l *lab) delete(manifest string) error {
 	path := l.dir + "/delete.yaml"
 	if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
@@ -339,7 +337,7 @@ func (l *lab) delete(manifest string) error {
 	return err
 }
 
-// imprints describes each node by what Isthmus could leave there.
+// imprints lists, for each node, everything that Isthmus could leave there.
 func (l *lab) imprints() (map[string]string, error) {
 	all := make(map[string]string)
 	for _, n := range l.nodes {

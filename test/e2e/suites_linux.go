@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// upstream are the suites that are parts of Kubernetes' own, by expressions of
-// names that must and must not match.
+// upstream are the suites of Kubernetes itself, by regular expressions of test names to run and to
+// skip.
 var upstream = map[string]struct{ focus, skip string }{
-	// Packets of SCTP need a module of the kernel that few have.
+	// SCTP needs a kernel module that few machines have.
 	"netpol":      {`\[Feature:NetworkPolicy\]`, `Feature:SCTPConnectivity`},
 	"conformance": {`\[sig-network\].*\[Conformance\]`, ``},
 }
 
-// titles are the names of the suites in the last line.
+// titles are the names of the suites in the line of totals.
 var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "own": "own"}
 
-// testCase is a case in the form of JUnit.
+// testCase is a test case in JUnit form.
 type testCase struct {
 	Name    string  `xml:"name,attr"`
 	Class   string  `xml:"classname,attr"`
@@ -44,11 +44,11 @@ type detail struct {
 
 func (c testCase) failed() bool { return c.Failure != nil || c.Error != nil }
 
-// results are the cases that ran, by suite.
+// results holds the executed cases, by suite.
 type results map[string][]testCase
 
-// runSuites runs the requested suites one after the other. The removal of
-// Isthmus is the last of the own cases.
+// runSuites runs the requested suites one after the other. The removal of Isthmus is the last case
+// of this repository.
 func (l *lab) runSuites(ctx context.Context, before map[string]string) (results, error) {
 	all := make(results)
 	for _, name := range []string{"netpol", "conformance"} {
@@ -67,7 +67,7 @@ func (l *lab) runSuites(ctx context.Context, before map[string]string) (results,
 	return all, nil
 }
 
-// runUpstream runs cases of Kubernetes' own suite and reads its report.
+// runUpstream runs cases of Kubernetes' suite and reads its report.
 func (l *lab) runUpstream(ctx context.Context, name string) ([]testCase, error) {
 	report := filepath.Join(l.report, name+".xml")
 	if err := os.Remove(report); err != nil && !missing(err) {
@@ -82,7 +82,7 @@ func (l *lab) runUpstream(ctx context.Context, name string) ([]testCase, error) 
 	}
 	focus := u.focus
 	if l.focus != "" {
-		// Labels come after names.
+		// Labels follow the names.
 		focus = l.focus + ".*" + strings.TrimPrefix(u.focus, `\[sig-network\].*`)
 	}
 	args = append(args, "--ginkgo.focus="+focus)
@@ -101,7 +101,7 @@ func (l *lab) runUpstream(ctx context.Context, name string) ([]testCase, error) 
 	return readReport(report)
 }
 
-// readReport reads the cases that ran from a report of Ginkgo.
+// readReport reads the executed cases from a report of Ginkgo.
 func readReport(path string) ([]testCase, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -118,8 +118,8 @@ func readReport(path string) ([]testCase, error) {
 	var ran []testCase
 	for _, s := range report.Suites {
 		for _, c := range s.Cases {
-			// What the expressions left out is reported as skipped without a reason;
-			// setup and end of the suite are no cases.
+			// Cases that the expressions exclude are reported as skipped without a reason. Setup
+			// and teardown of the suite are not cases.
 			left := c.Skipped != nil && (c.Skipped.Message == "" || c.Skipped.Message == "skipped")
 			if node := strings.HasPrefix(c.Name, "[It] "); !left && (node || c.failed()) {
 				c.Name = strings.TrimPrefix(c.Name, "[It] ")
@@ -133,8 +133,8 @@ func readReport(path string) ([]testCase, error) {
 	return ran, nil
 }
 
-// print tells what failed and was skipped, and the totals in one line. It
-// reports whether something failed.
+// print lists failed and skipped cases, and the totals in one line. It reports whether a case
+// failed.
 func (r results) print(out io.Writer, suites []string) bool {
 	any := false
 	var totals []string
@@ -161,7 +161,7 @@ func (r results) print(out io.Writer, suites []string) bool {
 	return any
 }
 
-// write writes all cases as one report.
+// write writes all cases to one JUnit report.
 func (r results) write(path string) error {
 	type suite struct {
 		Name  string     `xml:"name,attr"`
@@ -194,7 +194,7 @@ func (r results) write(path string) error {
 	return nil
 }
 
-// table writes all cases as a table of Markdown.
+// table writes all cases as a Markdown table.
 func (r results) table(path string) error {
 	var b strings.Builder
 	b.WriteString("| suite | case | result | seconds |\n|---|---|---|---|\n")
@@ -215,7 +215,7 @@ func (r results) table(path string) error {
 	return nil
 }
 
-// timed runs a case of our own.
+// timed runs a case of this repository.
 func timed(name string, f func() error) testCase {
 	say("own: %s", name)
 	began := time.Now()

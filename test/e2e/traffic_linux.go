@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// trafficPort is that which the policies of talkers allow, of TCP and UDP.
+// trafficPort is the TCP and UDP port that the policies of talkers allow.
 const trafficPort = 7001
 
 // talkers are pods with traffic between them: near is on the client's node, far
@@ -39,7 +39,7 @@ spec:
   egress: [{to: [{podSelector: {matchLabels: {role: server}}}], ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]}]
 `
 
-// talker is one of those pods.
+// talker is a pod of talkers.
 type talker struct {
 	name, uid string
 	ns        *netns.NS
@@ -76,7 +76,7 @@ func (l *lab) startTalkers(ctx context.Context) (map[string]*talker, error) {
 	return all, nil
 }
 
-// talker finds a pod of the namespace own on this machine.
+// talker finds the processes of a pod of the namespace own.
 func (l *lab) talker(name string) (*talker, error) { return l.talkerIn("own", name) }
 
 func (l *lab) talkerIn(namespace, name string) (*talker, error) {
@@ -100,14 +100,14 @@ func (l *lab) talkerIn(namespace, name string) (*talker, error) {
 	return t, nil
 }
 
-// processesOf finds the processes of a pod by their cgroup.
+// processesOf returns the processes of a pod, found by cgroup.
 func processesOf(uid string) (pids []string, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range files {
-		// Processes end while we look.
+		// A process may end meanwhile.
 		if text, err := os.ReadFile(f); err == nil && strings.Contains(string(text), "/pod"+uid+"/") {
 			pids = append(pids, strings.Split(f, "/")[2])
 		}
@@ -115,7 +115,7 @@ func processesOf(uid string) (pids []string, err error) {
 	return pids, nil
 }
 
-// targets are those that the client talks to.
+// targets returns the servers that the client uses.
 func targets(pods map[string]*talker) []traffic.Target {
 	var all []traffic.Target
 	for _, name := range []string{"near", "far"} {
@@ -155,8 +155,8 @@ func (l *lab) under(what string, to []traffic.Target, from *netns.NS, rate, conn
 	return errors.Join(errs...)
 }
 
-// passes reports whether a new connection from a namespace gets an answer: it is
-// accepted or refused, where policy drops silently.
+// passes reports whether a new connection from a namespace gets any answer: accepted or refused.
+// Policy drops silently.
 func passes(ns *netns.NS, to netip.AddrPort) (bool, error) {
 	var passed bool
 	err := ns.Do(func() error {
@@ -177,7 +177,7 @@ func passes(ns *netns.NS, to netip.AddrPort) (bool, error) {
 	return passed, err
 }
 
-// policed returns an error unless exactly the client reaches a server.
+// policed returns an error unless the client, and no other pod, reaches a server.
 func policed(pods map[string]*talker, server *talker) error {
 	for name, want := range map[string]bool{"client": true, "stranger": false} {
 		got, err := passes(pods[name].ns, netip.AddrPortFrom(server.address, trafficPort))
@@ -191,7 +191,7 @@ func policed(pods map[string]*talker, server *talker) error {
 	return nil
 }
 
-// serverAt is a pod of which only the address counts.
+// serverAt returns a talker of which only the address is known.
 func serverAt(name, ip string) (*talker, error) {
 	a, err := netip.ParseAddr(ip)
 	if err != nil {

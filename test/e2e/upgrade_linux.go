@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Traffic that an upgrade must not disturb: packets a second, and connections.
+// The rate of packets and the number of connections that an upgrade must not disturb.
 const (
 	streamRate      = 10_000
 	openConnections = 200
 )
 
-// upgrade gives the DaemonSet another tag of the image, and then the first again,
-// while pods of two nodes talk to each other.
+// upgrade changes the image tag of the DaemonSet and then changes it back, while pods of two nodes
+// exchange traffic.
 func (l *lab) upgrade(ctx context.Context) error {
 	pods, err := l.startTalkers(ctx)
 	if err != nil {
@@ -56,19 +56,19 @@ func (l *lab) upgrade(ctx context.Context) error {
 	})
 }
 
-// agents names the agents' pods with their images.
+// agents lists the agents' pods with their images.
 func (l *lab) agents() (string, error) {
 	return l.kubectl("-n", namespace, "get", "pods", "-l", selector, "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec.containers[0].image} {end}")
 }
 
-// rolledOut waits until every agent is that of the DaemonSet's newest template.
+// rolledOut waits until every agent has the newest template of the DaemonSet.
 func (l *lab) rolledOut() error {
 	_, err := l.kubectl("-n", namespace, "rollout", "status", "daemonset/isthmus-agent", "--timeout=150s")
 	return err
 }
 
-// churn starts 100 pods twice, and deletes them; policy holds for each of them,
-// and nothing of them stays.
+// churn starts and deletes 100 pods twice. Policy must apply to each pod, and nothing may be left
+// of it.
 func (l *lab) churn(ctx context.Context) error {
 	const replicas, rounds = 100, 2
 	pods, err := l.startTalkers(ctx)
@@ -106,7 +106,7 @@ spec:
 	return until(ctx, 30*time.Second, "the last interfaces to go", l.noLeftovers)
 }
 
-// policedAll asks for every pod of the churn who reaches it; addresses are unique.
+// policedAll checks for every pod of the churn which pods reach it. Their addresses must be unique.
 func (l *lab) policedAll(pods map[string]*talker, want int) error {
 	out, err := l.kubectl("-n", "own", "get", "pods", "-l", "app=churn", "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.podIP}\n{end}")
 	if err != nil {
@@ -133,8 +133,7 @@ func (l *lab) policedAll(pods map[string]*talker, want int) error {
 	return errors.Join(errs...)
 }
 
-// noLeftovers returns an error unless every node has as many interfaces of pods
-// as pods.
+// noLeftovers returns an error unless every node has as many pod interfaces as pods.
 func (l *lab) noLeftovers() error {
 	for _, n := range l.nodes {
 		out, err := l.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName="+n.name, "-o", `jsonpath={range .items[*]}{.metadata.name}={.spec.hostNetwork} {end}`)

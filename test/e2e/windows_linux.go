@@ -18,13 +18,12 @@ import (
 
 const (
 	windowsAddress = "172.30.0.50"
-	// windowsMAC is that of the node's adapter, where its tunnels end.
+	// windowsMAC is the MAC address of the node's adapter, which terminates its tunnels.
 	windowsMAC = "00:15:5d:00:00:32"
 )
 
-// windowsNode is an emulated node of Windows: the agent for Windows over an
-// emulated HNS that moves packets, in a namespace on the fabric. Its kubelet and
-// its container runtime are played by this program.
+// windowsNode is an emulated Windows node: the agent for Windows over an emulated HNS that moves
+// packets, in a namespace on the fabric. This program acts as its kubelet and container runtime.
 type windowsNode struct {
 	lab       *lab
 	name, dir string
@@ -36,7 +35,7 @@ type windowsNode struct {
 	done chan struct{}
 }
 
-// startWindows adds the node to the cluster and returns when its agent is ready.
+// startWindows adds the node to the cluster and waits until its agent is ready.
 func (l *lab) startWindows(ctx context.Context) (n *windowsNode, err error) {
 	n = &windowsNode{lab: l, name: l.name + "win", dir: filepath.Join(l.dir, "windows"), pods: make(map[string]*windowsPod)}
 	defer func() {
@@ -63,8 +62,7 @@ func (l *lab) startWindows(ctx context.Context) (n *windowsNode, err error) {
 	return n, nil
 }
 
-// build builds the agent and the plugin, which is that for Linux: it asks the
-// agent, whatever that runs on.
+// build builds the agent, and the plugin for Linux, which works with an agent for either system.
 func (n *windowsNode) build(ctx context.Context) error {
 	top, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -76,7 +74,7 @@ func (n *windowsNode) build(ctx context.Context) error {
 	return err
 }
 
-// connect wires the node to the fabric.
+// connect connects the node to the fabric.
 func (n *windowsNode) connect() error {
 	var err error
 	if n.ns, err = netns.New(filepath.Join(n.dir, "node.ns")); err != nil {
@@ -93,7 +91,7 @@ func (n *windowsNode) connect() error {
 	if _, err = n.lab.in(n.lab.fabric, "ip", "link", "set", n.name, "master", "fabric", "up"); err != nil {
 		return err
 	}
-	// The node reads the others' packets in user space and needs whole ones.
+	// The node reads packets of other nodes in user space, where they need complete checksums.
 	for _, other := range append([]*netns.NS{n.ns}, n.lab.namespaces()...) {
 		if err := other.Do(func() error { return netns.FillChecksums("eth0") }); err != nil {
 			return err
@@ -109,8 +107,8 @@ func (l *lab) namespaces() (all []*netns.NS) {
 	return all
 }
 
-// register makes the Node object as a kubelet does. The taint keeps pods away
-// that do not ask for it.
+// register creates the Node object as a kubelet does. Its taint keeps away pods that do not
+// tolerate it.
 func (n *windowsNode) register(ctx context.Context) error {
 	err := n.lab.apply(fmt.Sprintf(`
 apiVersion: v1
@@ -133,7 +131,7 @@ spec: {taints: [{key: os, value: windows, effect: NoSchedule}]}
 	})
 }
 
-// beat writes the node's status, a sign of life.
+// beat updates the node's status, as a heartbeat.
 func (n *windowsNode) beat() error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	_, err := n.lab.kubectl("patch", "node", n.name, "--subresource=status", "--type=strategic", "-p", fmt.Sprintf(
@@ -143,8 +141,7 @@ func (n *windowsNode) beat() error {
 	return err
 }
 
-// startAgent starts the agent with the rights of the service account that it has
-// in a cluster, and waits until it is ready.
+// startAgent starts the agent with the rights of its service account, and waits until it is ready.
 func (n *windowsNode) startAgent(ctx context.Context) error {
 	token, err := n.lab.kubectl("-n", namespace, "create", "token", "isthmus-agent", "--duration=2h")
 	if err != nil {
@@ -173,12 +170,12 @@ users: [{name: u, user: {token: %q}}], contexts: [{name: c, context: {cluster: c
 func (n *windowsNode) socket() string  { return filepath.Join(n.dir, "agent.sock") }
 func (n *windowsNode) control() string { return filepath.Join(n.dir, "control.sock") }
 
-// ask asks what stands for Windows.
+// ask calls the control socket of the emulated Windows.
 func (n *windowsNode) ask(path string) (string, error) {
 	return output(exec.Command("curl", "-sS", "--fail-with-body", "--unix-socket", n.control(), "-X", "POST", "http://windows"+path))
 }
 
-// close takes the node and its pods out of the cluster.
+// close removes the node and its pods from the cluster.
 func (n *windowsNode) close() error {
 	if n.stop != nil {
 		n.stop()
@@ -194,13 +191,13 @@ func (n *windowsNode) close() error {
 	}
 	_, err := n.lab.kubectl("delete", "node", n.name, "--ignore-not-found")
 	errs = append(errs, err)
-	// That of the DaemonSet for Windows, too, which does not run here.
+	// This includes the pod of the DaemonSet for Windows, which does not run here.
 	_, err = n.lab.kubectl("delete", "pods", "-A", "--field-selector=spec.nodeName="+n.name, "--force", "--grace-period=0")
 	errs = append(errs, err)
 	if n.ns != nil {
 		err := n.lab.fabric.Do(func() error {
 			if _, err := net.InterfaceByName(n.name); err != nil {
-				return nil // was not made, or is gone
+				return nil // the object was not created, or is deleted already
 			}
 			_, err := output(exec.Command("ip", "link", "delete", n.name))
 			return err

@@ -20,14 +20,13 @@ import (
 type windowsPod struct {
 	namespace, name, uid string
 	ns                   *netns.NS
-	// hcn is the GUID of its namespace of Windows.
+	// hcn is the GUID of its HCN namespace.
 	hcn, address string
 }
 
 func (p *windowsPod) key() string { return p.namespace + "/" + p.name }
 
-// startKubelet starts pods that are bound to the node, ends those that are
-// deleted, and gives signs of life.
+// startKubelet starts pods that are bound to the node, ends deleted ones, and sends heartbeats.
 func (n *windowsNode) startKubelet(ctx context.Context) {
 	ctx, n.stop = context.WithCancel(ctx)
 	n.done = make(chan struct{})
@@ -41,13 +40,13 @@ func (n *windowsNode) startKubelet(ctx context.Context) {
 				}
 			}
 			if err := n.sync(); err != nil {
-				say("%s: %v", n.name, err) // and tried again
+				say("%s: %v", n.name, err) // retried at the next turn
 			}
 		}
 	}()
 }
 
-// sync brings the node's pods in line with what the API server has.
+// sync reconciles the node's pods with the API server.
 func (n *windowsNode) sync() error {
 	out, err := n.lab.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName="+n.name, "-o", "json")
 	if err != nil {
@@ -70,7 +69,7 @@ func (n *windowsNode) sync() error {
 		m := item.Metadata
 		running := n.pods[m.Namespace+"/"+m.Name]
 		switch {
-		case item.Spec.HostNetwork: // is none of the network's
+		case item.Spec.HostNetwork: // not in the pod network
 		case m.DeletionTimestamp == nil && running == nil:
 			errs = append(errs, n.run(&windowsPod{namespace: m.Namespace, name: m.Name, uid: m.UID}))
 		case m.DeletionTimestamp != nil:
@@ -84,7 +83,7 @@ func (n *windowsNode) sync() error {
 	return errors.Join(errs...)
 }
 
-// run makes the pod's namespaces, has it attached, and tells that it is ready.
+// run makes the pod's namespaces, attaches the pod, and reports it ready.
 func (n *windowsNode) run(p *windowsPod) (err error) {
 	if p.ns, err = netns.New(n.namespaceOf(p.namespace, p.name).Path()); err != nil {
 		return err
@@ -116,7 +115,7 @@ func (n *windowsNode) run(p *windowsPod) (err error) {
 	return err
 }
 
-// call calls the plugin as a runtime does.
+// call calls the plugin as a container runtime does.
 func (n *windowsNode) call(command string, p *windowsPod) (string, error) {
 	cmd := exec.Command(filepath.Join(n.dir, "isthmus-cni"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+p.uid, "CNI_NETNS="+p.hcn, "CNI_IFNAME=eth0", "CNI_PATH="+n.dir,
@@ -130,12 +129,12 @@ func (n *windowsNode) call(command string, p *windowsPod) (string, error) {
 	return out, nil
 }
 
-// namespaceOf is the network namespace that stands for a pod's.
+// namespaceOf returns the network namespace of a pod.
 func (n *windowsNode) namespaceOf(namespace, name string) *netns.NS {
 	return netns.At(filepath.Join(n.dir, namespace+"-"+name+".ns"))
 }
 
-// detach undoes what was done for a pod.
+// detach detaches a pod and removes its namespaces.
 func (n *windowsNode) detach(p *windowsPod) error {
 	delete(n.pods, p.key())
 	_, err := n.call("DEL", p)

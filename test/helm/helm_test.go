@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write deploy/*.yaml anew")
+var update = flag.Bool("update", false, "write deploy/*.yaml again")
 
 const (
 	deploy = "../../deploy/"
 	chart  = deploy + "helm/isthmus"
 )
 
-// binary is Helm, built once from its module.
+// binary is the path of Helm, built once from its module.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -41,12 +41,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run calls Helm and returns what it prints.
+// run calls Helm and returns its output.
 func run(args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	// The user's own settings and repositories do not count.
+	// Helm must not use the user's settings and repositories.
 	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME=/nonexistent", "HELM_DATA_HOME=/nonexistent", "HELM_CACHE_HOME=/nonexistent")
 	if err := cmd.Run(); err != nil {
 		return stdout.String(), fmt.Errorf("helm %s: %w: %s", strings.Join(args, " "), err, stderr.String())
@@ -63,7 +63,7 @@ func render(t *testing.T, flags ...string) string {
 	return out
 }
 
-// preface makes a rendered chart a manifest that is whole in itself.
+// preface is what a complete manifest has before the rendered chart.
 const preface = `# SPDX-License-Identifier: Apache-2.0
 #
 # Rendered from deploy/helm/isthmus by "make manifests". Do not edit.
@@ -76,7 +76,7 @@ metadata:
     pod-security.kubernetes.io/enforce: privileged
 `
 
-// manifests are what is committed, by the flags that give it.
+// manifests are the committed manifests, by the flags that render them.
 var manifests = map[string][]string{
 	"isthmus.yaml":           {"--include-crds"},
 	"isthmus-uninstall.yaml": {"--set", "uninstall=true"},
@@ -84,10 +84,10 @@ var manifests = map[string][]string{
 		"--show-only", "templates/controller.yaml"},
 }
 
-// digest is that of no image.
+// digest belongs to no image.
 var digest = "sha256:" + strings.Repeat("0", 64)
 
-// controlled are the values of a cluster that the controller divides.
+// controlled are the values for a cluster whose pod ranges the controller assigns.
 const controlled = "controller.enabled=true,controller.clusterCIDRs={10.0.0.0/8,fd00::/48}"
 
 func TestRendered(t *testing.T) {
@@ -97,7 +97,7 @@ func TestRendered(t *testing.T) {
 			note = "#\n# Nothing for Windows in this file was verified on a real Windows node (docs/windows.md).\n"
 		}
 		want := fmt.Sprintf(preface, note) + content
-		// The rendered manifest is no release of Helm's.
+		// The rendered manifest is not managed by Helm.
 		want = strings.ReplaceAll(want, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kubectl")
 		if *update {
 			if err := os.WriteFile(deploy+name, []byte(want), 0o644); err != nil {
@@ -187,7 +187,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestSchema sets values that the schema of the chart refuses.
+// TestSchema sets values that the schema of the chart must refuse.
 func TestSchema(t *testing.T) {
 	for _, flags := range []string{
 		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
@@ -202,7 +202,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestContradictions sets values that are valid alone and refused together.
+// TestContradictions sets values that are valid alone and must be refused together.
 func TestContradictions(t *testing.T) {
 	for flags, want := range map[string]string{
 		"windows.mode=overlay,fabric.vni=65536":                                           "take 4096 to 65535",
@@ -250,7 +250,8 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestPrivileges holds the Linux container to what the documents promise.
+// TestPrivileges compares the privileges of the Linux container with those that the documents
+// promise.
 func TestPrivileges(t *testing.T) {
 	out := render(t, "--set", "windows.enabled=false")
 	for _, want := range []string{"privileged: false", "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true", "drop: [ALL]", "seccompProfile: {type: RuntimeDefault}"} {
@@ -258,7 +259,7 @@ func TestPrivileges(t *testing.T) {
 			t.Errorf("no %q", want)
 		}
 	}
-	// Tokens expire soon, and are where they are needed only.
+	// Tokens expire soon, and only pods that need one have it.
 	for flags, tokens := range map[string]int{"windows.enabled=true": 2, "windows.enabled=true," + controlled: 3, "uninstall=true": 0} {
 		out := render(t, "--set", flags)
 		if n := strings.Count(out, "- serviceAccountToken: {path: token, expirationSeconds: 3600}"); n != tokens {
@@ -283,7 +284,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// TestNotes reads what an installation says.
+// TestNotes reads the notes of an installation.
 func TestNotes(t *testing.T) {
 	const windows, loopback = "isthmus-agent-windows was not verified on real Windows", "Prometheus cannot reach the metrics, which listen on"
 	for _, c := range []struct {

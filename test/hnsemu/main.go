@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	return 0
 }
 
-// vfp reads the flags that say how packets are decided.
+// vfp reads the flags that select the undocumented behaviour of VFP.
 func (o options) vfp() (vfp.Options, error) {
 	settings := vfp.Options{DropICMPErrors: o.dropICMPErrors}
 	all := hns.Readings()
@@ -122,11 +122,11 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 			return errors.Join(fmt.Errorf("listen on --control: %w", err), l.Close())
 		}
 		web := &http.Server{Handler: h.Control()}
-		go web.Serve(c) // ends with Close
+		go web.Serve(c) // Serve returns when Close is called
 		defer web.Close()
 	}
 	log.Info("hns emulator starts", "hns", v.String(), "listen", l.Addr().String())
-	defer s.Target().Calm() // calls that hang would keep Serve waiting
+	defer s.Target().Calm() // Serve would otherwise wait for calls that a fault holds
 	context.AfterFunc(ctx, s.Target().Calm)
 	return s.Serve(ctx, l)
 }

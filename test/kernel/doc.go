@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kernel boots kernels of Debian in QEMU, without KVM, and runs the tests
-// of the Linux data path there. Every program is loaded, the real programs decide
-// the corpus, and packets go through real interfaces. It prints the instructions
-// that each kernel's verifier processed. All kernels run at once.
+// Command kernel boots kernels of Debian in QEMU, without KVM, and runs the tests of the Linux
+// data path in them. The tests load every program, run the corpus through the programs, and
+// send packets through real interfaces. The command prints the number of instructions that
+// each kernel's verifier processed. All kernels run concurrently.
 //
-// It builds no kernels and needs no root; the guest is made of one initramfs.
+// It builds no kernels and needs no root; a guest has one initramfs.
 package main

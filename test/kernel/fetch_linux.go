@@ -14,13 +14,13 @@ import (
 
 // image is an unpacked kernel package.
 type image struct {
-	release string // as uname says it
+	release string // as uname -r prints it
 	vmlinuz string
-	modules string // directory
+	modules string // the directory of the modules
 }
 
-// fetch downloads and unpacks the package that a metapackage stands for, if it
-// is not there yet.
+// fetch downloads and unpacks the package that a metapackage depends on, unless it is in dir
+// already.
 func fetch(ctx context.Context, name, dir string, out io.Writer) (image, error) {
 	pkg, err := resolve(ctx, name)
 	if err != nil {
@@ -40,7 +40,7 @@ func fetch(ctx context.Context, name, dir string, out io.Writer) (image, error) 
 	return image{release: release, vmlinuz: filepath.Join(root, "boot", "vmlinuz-"+release), modules: filepath.Join(root, "lib", "modules", release)}, nil
 }
 
-// resolve follows a metapackage to the package of a kernel.
+// resolve returns the kernel package that a metapackage depends on.
 func resolve(ctx context.Context, name string) (string, error) {
 	text, err := exec.CommandContext(ctx, "apt-cache", "depends", "--", name).Output()
 	if err != nil {
@@ -54,7 +54,7 @@ func resolve(ctx context.Context, name string) (string, error) {
 	return name, nil
 }
 
-// unpack downloads a package into root, whole or not at all.
+// unpack downloads a package and unpacks it into root. An error leaves root unchanged.
 func unpack(ctx context.Context, pkg, root string) error {
 	part := root + ".part"
 	if err := os.RemoveAll(part); err != nil {

@@ -20,7 +20,7 @@ import (
 // suite is a package whose tests run in the guest.
 type suite struct{ name, pkg, args string }
 
-// suites are all of them.
+// suites lists all suites.
 var suites = []suite{
 	{"programs", "./linux/loader", "-test.run=^TestVerifiedInstructions$"},
 	{"loader", "./linux/loader", ""},
@@ -31,8 +31,7 @@ var suites = []suite{
 	{"corpus", "./test/corpus", "-test.run=^TestCorpus$"},
 }
 
-// choose returns the suites of a list of names, all for "", with the tests that
-// match.
+// choose returns the named suites, all for "", restricted to the tests that match.
 func choose(names, tests string) ([]suite, error) {
 	chosen := slices.Clone(suites)
 	if names != "" {
@@ -50,8 +49,7 @@ func choose(names, tests string) ([]suite, error) {
 	return chosen, nil
 }
 
-// modules are loaded in this order; those that the kernel has built in are
-// passed over.
+// modules are loaded in this order. Modules that are built into the kernel are skipped.
 var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_u32", "act_mirred",
 	"libcrc32c", "nfnetlink", "nf_defrag_ipv4", "nf_defrag_ipv6", "nf_conntrack", "nf_conntrack_netlink", "nf_nat",
 	"nf_tables", "nft_ct", "nft_fib", "nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_chain_nat", "nft_nat", "nft_masq",
@@ -96,7 +94,7 @@ func build(ctx context.Context, k image, suites []suite, dir string) (string, er
 	return pack(ctx, root, filepath.Join(dir, "initramfs"))
 }
 
-// copyTool copies a command of this machine and the libraries that it needs.
+// copyTool copies a command of this machine, with the libraries that it needs.
 func copyTool(ctx context.Context, name, root string) error {
 	tool, err := exec.LookPath(name)
 	if err != nil {
@@ -128,8 +126,8 @@ func copyTool(ctx context.Context, name, root string) error {
 	return nil
 }
 
-// copyData copies what a package's tests may read. Go files are left out, which
-// would be a package here.
+// copyData copies the files that a package's tests may read. It leaves out Go files, which would
+// form a package in the guest.
 func copyData(pkg, to string) error {
 	return filepath.WalkDir(pkg, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -165,8 +163,8 @@ func compile(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// copyModule finds a module of a kernel and writes it without compression. One
-// that is not there is built in, or the guest will say what is missing.
+// copyModule finds a module of a kernel and writes it uncompressed. A missing module is built in;
+// otherwise the guest reports it.
 func copyModule(ctx context.Context, k image, name, to string) error {
 	var found string
 	err := filepath.WalkDir(k.modules, func(path string, _ fs.DirEntry, err error) error {
@@ -192,7 +190,7 @@ func copyModule(ctx context.Context, k image, name, to string) error {
 	return os.WriteFile(to, text, 0o644)
 }
 
-// pack writes a directory as an initramfs.
+// pack makes an initramfs of a directory.
 func pack(ctx context.Context, root, to string) (string, error) {
 	var names bytes.Buffer
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
@@ -221,8 +219,8 @@ func pack(ctx context.Context, root, to string) (string, error) {
 	return to, out.Close()
 }
 
-// boot runs the guest and returns what it reports last, which is its summary. All
-// that it says is in the file console afterwards.
+// boot runs the guest and returns its last report, which is the summary. The file console then
+// holds its whole output.
 func (g guests) boot(ctx context.Context, k image, initramfs, console string) (string, error) {
 	log, err := os.Create(console)
 	if err != nil {
@@ -250,13 +248,13 @@ func (g guests) boot(ctx context.Context, k image, initramfs, console string) (s
 	return k.release + " " + summary, nil
 }
 
-// follow prints what a guest reports until it is gone, and returns the last of it.
+// follow prints the reports of a guest until it ends, and returns the last one.
 func (g guests) follow(k image, said io.Reader) (summary string) {
 	lines := bufio.NewReader(said)
 	for {
 		line, err := lines.ReadString('\n')
 		line = strings.TrimRight(line, "\r\n")
-		_, report, ok := strings.Cut(line, "guest: ") // the firmware leaves escapes before the first
+		_, report, ok := strings.Cut(line, "guest: ") // the firmware writes escape sequences before the first report
 		_, program, counted := strings.Cut(line, ": program ")
 		switch {
 		case ok:
@@ -275,7 +273,8 @@ func (g guests) follow(k image, said io.Reader) (summary string) {
 	}
 }
 
-// explain returns what a guest said from where it began to go wrong, or the end.
+// explain returns the output of a guest from its first sign of failure, or else the end of its
+// output.
 func explain(console string) string {
 	text, err := os.ReadFile(console)
 	if err != nil {

@@ -43,7 +43,7 @@ func run(args []string, out, errOut io.Writer) int {
 	names := strings.Split(*kernels, ",")
 	errs := make([]error, len(names))
 	var all sync.WaitGroup
-	for n, name := range names { // a guest has hardly use for more than one CPU
+	for n, name := range names { // a guest uses little more than one CPU
 		all.Go(func() {
 			began := time.Now()
 			summary, err := g.try(ctx, name)
@@ -62,19 +62,20 @@ func run(args []string, out, errOut io.Writer) int {
 	return 0
 }
 
-// guests says how guests are made and run.
+// guests configures the guests.
 type guests struct {
-	dir     string // for kernels and guests
+	dir     string // for kernels and the files of guests
 	suites  []suite
 	timeout time.Duration // of one guest
 	verbose bool
 	out     io.Writer
 }
 
-// spare is the part of the timeout in which a guest starts, and tells what hung.
+// spare is the part of the timeout that is left for the start of a guest, and for its report about
+// a test that hangs.
 const spare = time.Minute
 
-// try boots one kernel and runs everything in it.
+// try boots one kernel and runs all suites in it.
 func (g guests) try(ctx context.Context, name string) (summary string, err error) {
 	k, err := fetch(ctx, name, g.dir, g.out)
 	if err != nil {

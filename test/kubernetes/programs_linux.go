@@ -19,20 +19,19 @@ import (
 	"time"
 )
 
-// Version is that of Kubernetes, as go.mod in binaries has it.
+// Version is the version of Kubernetes in binaries/go.mod.
 const Version = "v1.36.3"
 
-// module is where the programs' go.mod is found from.
+// module is the module of this repository, from which the programs' go.mod is located.
 const module = "github.com/isthmus-net/isthmus"
 
-// suite is the program that is built from the tests of a package: those of
-// Kubernetes on a running cluster.
+// suite is the test binary of Kubernetes' end-to-end tests.
 const suite = "e2e.test"
 
-// forWindows ends the names of programs for Windows.
+// forWindows is the suffix of programs for Windows.
 const forWindows = ".exe"
 
-// programs are the packages by the name of the program.
+// programs maps programs to their packages.
 func programs() map[string]string {
 	all := map[string]string{
 		"agnhost": "k8s.io/kubernetes/test/images/agnhost",
@@ -47,12 +46,11 @@ func programs() map[string]string {
 	return all
 }
 
-// Names are the programs that there are.
+// Names lists the programs.
 func Names() []string { return slices.Sorted(maps.Keys(programs())) }
 
-// Build makes sure that programs are built, telling out what it builds and what
-// that took, and returns the directory that they are in. The first time takes
-// minutes. Several processes may call it at once.
+// Build builds missing programs, reports progress to out, and returns their directory. The first
+// call takes minutes. Several processes may call it concurrently.
 func Build(ctx context.Context, out io.Writer, names ...string) (dir string, err error) {
 	source, err := sourceDir(ctx)
 	if err != nil {
@@ -87,7 +85,7 @@ func Build(ctx context.Context, out io.Writer, names ...string) (dir string, err
 	return dir, nil
 }
 
-// sourceDir is the directory of the programs' go.mod.
+// sourceDir returns the directory of the programs' go.mod.
 func sourceDir(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
 	var stderr bytes.Buffer
@@ -99,7 +97,7 @@ func sourceDir(ctx context.Context) (string, error) {
 	return filepath.Join(strings.TrimSpace(string(top)), "test", "kubernetes", "binaries"), nil
 }
 
-// Source is the directory of a module that the programs are built from.
+// Source returns the directory of a module from which the programs are built.
 func Source(ctx context.Context, module string) (string, error) {
 	binaries, err := sourceDir(ctx)
 	if err != nil {
@@ -116,7 +114,8 @@ func Source(ctx context.Context, module string) (string, error) {
 	return strings.TrimSpace(string(dir)), nil
 }
 
-// cacheDir is for exactly these versions; for every user where root made it.
+// cacheDir returns the cache for exactly these versions. Every user may read a cache that root
+// made.
 func cacheDir(source string) (string, error) {
 	digest := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum", "../coredns/go.mod", "../coredns/go.sum"} {
@@ -146,11 +145,11 @@ func build(ctx context.Context, out io.Writer, source, at, to string) error {
 	part := to + ".part"
 	verb := []string{"build"}
 	if name == suite {
-		verb = []string{"test", "-c", "-vet=off"} // vet takes minutes for all it depends on
+		verb = []string{"test", "-c", "-vet=off"} // vet would take minutes for the dependencies
 	}
 	cmd := exec.CommandContext(ctx, "go", append(verb, "-ldflags", stamp(), "-o", part, at)...)
 	cmd.Dir = source
-	if name == "coredns" { // has a module of its own
+	if name == "coredns" { // a separate module
 		cmd.Dir = filepath.Join(filepath.Dir(source), name)
 	}
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
@@ -178,7 +177,7 @@ func build(ctx context.Context, out io.Writer, source, at, to string) error {
 	}
 }
 
-// stamp tells the programs their version; without it they say v0.0.0.
+// stamp returns linker flags that set the version of the programs, which is v0.0.0 otherwise.
 func stamp() string {
 	flags := []string{"-s", "-w"}
 	number := strings.Split(strings.TrimPrefix(Version, "v"), ".")
@@ -187,7 +186,7 @@ func stamp() string {
 			flags = append(flags, fmt.Sprintf("-X %s.%s=%s", p, key, value))
 		}
 	}
-	slices.Sort(flags[2:]) // equal builds have equal flags
+	slices.Sort(flags[2:]) // the same flags in the same order, so that builds are reproducible
 	return strings.Join(flags, " ")
 }
 

@@ -59,7 +59,7 @@ func begin(t *testing.T, cfg cluster.Config) *cluster.Cluster {
 	return c
 }
 
-// cases are those of the corpus that fit.
+// cases returns the cases of the corpus that fit these clusters.
 func cases(t *testing.T) []corpus.Case {
 	t.Helper()
 	all, err := replay.Cases(filepath.Join("..", "corpus"))

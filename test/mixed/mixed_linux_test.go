@@ -20,8 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/corpus"
 )
 
-// tally counts flows by the systems of both ends; of what is outside the cluster
-// it is none.
+// tally counts flows by the systems of both ends; hosts outside the cluster count separately.
 type tally struct {
 	steps, flows, allowed, differ int
 	explained, unexplained        int
@@ -96,8 +95,8 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// meet places the pods of the corpus; without policies everybody reaches
-// everybody, by TCP and UDP, also with more than fits a packet.
+// meet places the pods of the corpus. Without policies every pod must reach every other by TCP and
+// UDP, also with data larger than a packet.
 func (l *lab) meet(y *tally) {
 	l.t.Helper()
 	all := cases(l.t)
@@ -129,7 +128,7 @@ func (l *lab) meet(y *tally) {
 	}
 }
 
-// transfer sends many full packets and wants them back.
+// transfer sends many full packets and waits for their echo.
 func transfer(from, to *cluster.Pod) error {
 	var c net.Conn
 	err := from.NS.Do(func() (err error) {
@@ -177,8 +176,8 @@ func (l *lab) judge(name string, y *tally) {
 	}
 }
 
-// tunneled looks at the tunnels of the Linux nodes: with an overlay they have
-// carried packets, else there are none.
+// tunneled checks the tunnels of the Linux nodes: with an overlay they have carried packets,
+// otherwise there are none.
 func (l *lab) tunneled(overlay bool) {
 	l.t.Helper()
 	for _, n := range l.Cluster.Nodes {

@@ -18,9 +18,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
-// TestTranslation: what pods of a Windows node send beyond the cluster has the
-// node's address, and its host ports lead to pods, which see who called and whose
-// policies hold for the caller. Everything else keeps its addresses.
+// TestTranslation checks address translation on Windows nodes. Packets of pods that leave the
+// cluster have the node's address. Host ports lead to pods; the pods see the address of the client,
+// and their policies apply to it. All other packets keep their addresses.
 func TestTranslation(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")

@@ -20,8 +20,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// analyzer is np-guard's netpol-analyzer, a process of its own: see the
-// directory analyzer. Not safe for concurrent use.
+// analyzer is np-guard's netpol-analyzer in a separate process: see the directory analyzer. It is
+// not safe for concurrent use.
 type analyzer struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
@@ -51,8 +51,8 @@ func Analyzer(dir string) (Oracle, error) {
 // Name implements Oracle.
 func (*analyzer) Name() string { return "netpol-analyzer" }
 
-// Models implements Oracle: no ClusterNetworkPolicy, no protocols without
-// ports, ports from 1, and IPv6 between pods only.
+// Models implements Oracle. The engine has no ClusterNetworkPolicy and no protocols without ports.
+// Its ports begin at 1, and its IPv6 flows connect pods only.
 func (*analyzer) Models(c *Case, f model.Flow) bool {
 	return len(c.ClusterPolicies) == 0 && f.Protocol.HasPorts() && f.Port > 0 &&
 		(f.Src.Is4() || c.Owner(f.Src) != nil && c.Owner(f.Dst) != nil)
@@ -63,7 +63,7 @@ func (*analyzer) Deviations() []Deviation {
 	return []Deviation{ownNode, unknownAddress, blocksAndPods, portlessItems, sidecarPorts, namedPorts, adminNodes}
 }
 
-// analyzerCase is what the process reads; its field names are the process's.
+// analyzerCase is the input of the process, which defines the field names.
 type analyzerCase struct {
 	Namespaces       []*corev1.Namespace
 	Pods             []*corev1.Pod
@@ -113,8 +113,8 @@ func (a *analyzer) Ask(c *Case, flows []model.Flow) ([]Answer, error) {
 	return out, nil
 }
 
-// analyzerPod keeps what the engine looks at. It takes pods of one owner for
-// one workload, and wants to know the node's address.
+// analyzerPod returns the fields of a pod that the engine reads. The engine treats pods of one
+// owner as one workload, and requires the address of the node.
 func analyzerPod(p *corev1.Pod) *corev1.Pod {
 	n := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels}, Spec: p.Spec, Status: p.Status}
 	if n.Status.HostIP == "" {
@@ -123,7 +123,7 @@ func analyzerPod(p *corev1.Pod) *corev1.Pod {
 	return n
 }
 
-// analyzerEnd names an end of a flow.
+// analyzerEnd returns the name of one end of a flow.
 func analyzerEnd(c *Case, a netip.Addr) string {
 	if p := c.Owner(a); p != nil {
 		return p.Namespace + "/" + p.Name

@@ -17,19 +17,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Case is a cluster as the objects of its API server, defaults applied, and
-// the flows to ask about.
+// Case is a cluster, as API objects with defaults applied, and the flows to compare.
 type Case struct {
 	Name string
 	Objects
-	// Snapshot is what Isthmus reads from the same objects.
+	// Snapshot is the cluster as Isthmus reads it from the same objects.
 	Snapshot *model.Snapshot
 	Flows    []model.Flow
 
 	owners map[netip.Addr]*corev1.Pod
 }
 
-// Objects are the objects of a cluster that policy depends on.
+// Objects are the objects that affect policy.
 type Objects struct {
 	Namespaces       map[string]*corev1.Namespace
 	Nodes            []*corev1.Node
@@ -40,8 +39,8 @@ type Objects struct {
 	BaselinePolicies []*v1alpha1.BaselineAdminNetworkPolicy
 }
 
-// NewCase reads the objects twice: as Kubernetes' types for the oracles, and
-// by way of common/kube/manifests for Isthmus.
+// NewCase decodes the objects twice: into Kubernetes types for the oracles, and through
+// common/kube/manifests for Isthmus.
 func NewCase(name string, objects []json.RawMessage) (*Case, error) {
 	c := &Case{Name: name, Objects: Objects{Namespaces: make(map[string]*corev1.Namespace)}}
 	for i, raw := range objects {
@@ -97,7 +96,7 @@ func decode[T any](raw json.RawMessage) (*T, error) {
 	return v, json.Unmarshal(raw, v)
 }
 
-// appendTo adds an object to a list; of two with one name the later counts.
+// appendTo adds an object to a list. It replaces an earlier object with the same name.
 func appendTo[T any, P interface {
 	*T
 	metav1.Object
@@ -116,9 +115,9 @@ func appendTo[T any, P interface {
 	return nil
 }
 
-// findOwners finds who has which address: not pods of the host network, which
-// have their node's, and not finished pods, whose addresses are free again. Of
-// two that claim one the younger has it.
+// findOwners assigns addresses to pods. It skips pods of the host network, which have the address
+// of their node, and finished pods, whose addresses are free again. If two pods claim an address,
+// the younger one has it.
 func (c *Case) findOwners() {
 	c.owners = make(map[netip.Addr]*corev1.Pod)
 	for _, p := range c.Pods {
@@ -150,8 +149,8 @@ func younger(p, q *corev1.Pod) bool {
 // Owner returns the pod that has an address, or nil.
 func (c *Case) Owner(a netip.Addr) *corev1.Pod { return c.owners[a] }
 
-// with returns the case with other objects, for asking an engine again; the
-// owners of addresses stay.
+// with returns the case with other objects, to evaluate a restated case. The owners of addresses
+// stay.
 func (c *Case) with(o Objects) *Case {
 	n := *c
 	n.Objects = o

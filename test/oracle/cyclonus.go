@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// cyclonus is mattfenwick/cyclonus's model of NetworkPolicy.
+// cyclonus is the NetworkPolicy engine of mattfenwick/cyclonus.
 type cyclonus struct{}
 
 // Cyclonus returns the oracle.
@@ -20,7 +20,7 @@ func Cyclonus() Oracle { return cyclonus{} }
 // Name implements Oracle.
 func (cyclonus) Name() string { return "cyclonus" }
 
-// Models implements Oracle: cyclonus knows NetworkPolicy only.
+// Models implements Oracle: cyclonus implements NetworkPolicy only.
 func (cyclonus) Models(c *Case, _ model.Flow) bool {
 	return len(c.ClusterPolicies)+len(c.AdminPolicies)+len(c.BaselinePolicies) == 0
 }

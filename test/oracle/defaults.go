@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// setDefaults makes of the objects what an API server hands out, which is what
-// the engines expect: they default nothing themselves.
+// setDefaults applies the defaults of an API server. The engines expect them and apply none
+// themselves.
 func (c *Case) setDefaults() {
 	for _, p := range c.Pods {
 		defaultPod(p)
@@ -85,7 +85,7 @@ func defaultNetworkPolicy(p *networkingv1.NetworkPolicy) {
 			s.PolicyTypes = append(s.PolicyTypes, networkingv1.PolicyTypeEgress)
 		}
 	}
-	// An empty list and none are the same thing, and are stored as none.
+	// An empty list means the same as none, and is stored as none.
 	if len(s.Ingress) == 0 {
 		s.Ingress = nil
 	}

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Known deviations that a flow shows by itself: the API decides it by something
-// that the engines do not model.
+// Known deviations that are evident from the flow: the API decides it by something that the engines
+// do not implement.
 var (
 	selfTraffic = Deviation{Name: "A pod and itself", Is: func(c *Case, d Disagreement) bool {
 		p := c.Owner(d.Src)
@@ -24,7 +24,7 @@ var (
 	}}
 )
 
-// Known deviations that vanish when the case is written in another way.
+// Known deviations that disappear when the case is restated.
 var (
 	isolatedPerDirection = Deviation{Name: "The Baseline tier of pods that are isolated in one direction", Restate: splitDirections}
 	adminNamedPorts      = Deviation{Name: "Named ports of AdminNetworkPolicy", Restate: resolveAdminNames}

@@ -6,9 +6,9 @@
 //
 // A disagreement is a failure unless a known deviation of the engine explains
 // it. Deviations are listed in docs/oracles.md with the text of the API that
-// decides. Most are checked by asking again: the same meaning written so that
-// the engine does not meet its deviation must give Isthmus's answer.
+// decides. Most are checked by restating the case: a case with the same meaning that
+// avoids the deviation must give the verdict of Isthmus.
 //
 // The package is a module of its own, so that the engines' dependencies stay
-// out of the product. It says nothing about enforcement: the corpus does.
+// out of the product. It does not test enforcement: the corpus does.
 package oracle

@@ -19,8 +19,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// kubeNetworkPolicies is kubernetes-sigs/kube-network-policies: the engine for
-// NetworkPolicy with the plugins for both versions of the cluster-wide APIs.
+// kubeNetworkPolicies is kubernetes-sigs/kube-network-policies: its engine for NetworkPolicy, with
+// the plugins for both versions of the cluster-wide APIs.
 type kubeNetworkPolicies struct{}
 
 // KubeNetworkPolicies returns the oracle.
@@ -40,8 +40,8 @@ func (kubeNetworkPolicies) Deviations() []Deviation {
 	return []Deviation{selfTraffic, ownNode, unknownAddress, isolatedPerDirection, emptyPeers, adminNamedPorts, adminNodes, sidecarPorts, namesAreZero}
 }
 
-// Ask implements Oracle. The engine reads from informers, which are filled
-// here without a client.
+// Ask implements Oracle. The engine reads from informers; this package fills their stores without a
+// client.
 func (k kubeNetworkPolicies) Ask(c *Case, flows []model.Flow) ([]Answer, error) {
 	e, err := k.engine(c)
 	if err != nil {
@@ -103,7 +103,7 @@ func fill[T any](i cache.SharedIndexInformer, objects []*T) error {
 	return nil
 }
 
-// podInfos tells the engine which pod has an address.
+// podInfos maps addresses to pods for the engine.
 type podInfos map[string]*api.PodInfo
 
 func newPodInfos(c *Case) podInfos {
@@ -117,7 +117,7 @@ func newPodInfos(c *Case) podInfos {
 		current[p.Namespace+"/"+p.Name] = p
 	}
 	for a, p := range c.owners {
-		p = current[p.Namespace+"/"+p.Name] // as a restated case has it
+		p = current[p.Namespace+"/"+p.Name] // the pod of the restated case
 		all[a.String()] = api.NewPodInfo(p, c.Namespaces[p.Namespace].Labels, nodes[p.Spec.NodeName], "")
 	}
 	return all

@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Answer is what an oracle says of a flow.
+// Answer is the verdict of an oracle about a flow.
 type Answer uint8
 
 // The answers.
@@ -25,7 +25,7 @@ const (
 	Failed
 )
 
-// String returns a word.
+// String returns the answer as one word.
 func (a Answer) String() string { return [...]string{"deny", "allow", "no answer"}[a] }
 
 func answer(v model.Verdict) Answer {
@@ -37,42 +37,41 @@ func answer(v model.Verdict) Answer {
 
 // Oracle is a policy engine of another project.
 type Oracle interface {
-	// Name is what the engine is called.
+	// Name is the name of the engine.
 	Name() string
-	// Models reports whether the engine has a notion of the case's kinds of
-	// policies and of what the flow is; others are not asked, and not counted.
+	// Models reports whether the engine implements the case's kinds of policies and the protocol of
+	// the flow. Other flows are neither evaluated nor counted.
 	Models(c *Case, f model.Flow) bool
 	// Ask returns an answer for each flow.
 	Ask(c *Case, flows []model.Flow) ([]Answer, error)
-	// Deviations are the points where the engine is known to differ.
+	// Deviations are the known differences between the engine and the API.
 	Deviations() []Deviation
 	// Close releases what the oracle holds.
 	Close() error
 }
 
-// Deviation is a known difference between an engine and the API. At least one
-// of the functions is set; if both are, both must hold.
+// Deviation is a known difference between an engine and the API. At least one of the functions is
+// set. If both are set, both must hold.
 type Deviation struct {
 	// Name is the heading in docs/oracles.md.
 	Name string
-	// Is reports whether the disagreement is one that the deviation is about.
+	// Is reports whether the deviation explains the disagreement.
 	Is func(c *Case, d Disagreement) bool
-	// Restate returns the case written so that it means the same for flows
-	// between the addresses of f, and the engine does not meet its deviation.
-	// The engine must then agree.
+	// Restate returns a case with the same meaning for flows between the addresses of f, in which
+	// the engine does not deviate. The engine must then agree.
 	Restate func(c *Case, f model.Flow) *Case
 }
 
-// Disagreement is a flow and two answers.
+// Disagreement is a flow with two different answers.
 type Disagreement struct {
 	model.Flow
 	Ours, Theirs Answer
 }
 
-// Tally counts what a comparison found.
+// Tally counts the results of a comparison.
 type Tally struct {
 	Flows, Agree int
-	// Explained counts disagreements by the name of the deviation.
+	// Explained counts disagreements by deviation.
 	Explained map[string]int
 	// Unexplained has a line for each other disagreement.
 	Unexplained []string
@@ -96,11 +95,11 @@ func (t *Tally) Details() string {
 	return strings.Join(lines, "\n")
 }
 
-// several is counted where it takes more than one restatement.
+// several is the name of disagreements that disappear only after several restatements.
 const several = "several of these together"
 
-// Verdicts returns Isthmus's answers: of the reference evaluator, and of the
-// compiled tables, which must agree.
+// Verdicts returns the verdicts of Isthmus. The reference evaluator and the compiled tables must
+// agree on them.
 func (c *Case) Verdicts() ([]Answer, error) {
 	cluster := engine.Compile(c.Snapshot, nil)
 	reference, tables := &engine.Evaluate{}, &engine.Tables{}
@@ -127,8 +126,7 @@ func (c *Case) Verdicts() ([]Answer, error) {
 	return out, nil
 }
 
-// Compare asks an oracle about the flows of a case, of which verdicts are
-// Isthmus's answers, and counts.
+// Compare compares the answers of an oracle with verdicts, the answers of Isthmus, and counts.
 func (t *Tally) Compare(o Oracle, c *Case, verdicts []Answer) error {
 	var flows []model.Flow
 	var ours []Answer
@@ -162,10 +160,9 @@ func (t *Tally) Compare(o Oracle, c *Case, verdicts []Answer) error {
 	return nil
 }
 
-// explain finds the deviations behind disagreements between one pair of
-// addresses. What the flow does not show by itself must vanish when the case
-// is written so that the engine meets none of its deviations; it is counted
-// for the first restatement that is enough.
+// explain finds the deviations behind disagreements between one pair of addresses. A disagreement
+// that is not evident from the flow must disappear when the case is restated. It counts for the
+// first restatement that suffices.
 func (t *Tally) explain(o Oracle, c *Case, all []Disagreement) error {
 	all = t.evident(o, c, all, "")
 	if len(all) == 0 {
@@ -200,8 +197,8 @@ func (t *Tally) explain(o Oracle, c *Case, all []Disagreement) error {
 	return nil
 }
 
-// evident counts what flows show by themselves, under the name if one is
-// given, and returns the rest.
+// evident counts disagreements that are evident from the flow, under the given name if it is set.
+// It returns the others.
 func (t *Tally) evident(o Oracle, c *Case, all []Disagreement, name string) []Disagreement {
 	for _, d := range o.Deviations() {
 		if d.Restate == nil {
@@ -224,8 +221,8 @@ func split(all []Disagreement, first func(Disagreement) bool) (yes, no []Disagre
 	return yes, no
 }
 
-// compareRestated divides disagreements into those that a restated case ends and the
-// rest, with the answers of that case. They may differ from before.
+// compareRestated divides disagreements into those that disappear in a restated case, and the
+// others. The others have the answers of that case, which may differ from before.
 func compareRestated(o Oracle, c *Case, all []Disagreement) (agree, rest []Disagreement, err error) {
 	if len(all) == 0 {
 		return nil, nil, nil

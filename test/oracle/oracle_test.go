@@ -37,9 +37,8 @@ func oracles(t *testing.T) []Oracle {
 	return all
 }
 
-// TestOracles compares with every oracle over random clusters, and over the
-// published cases if CORPORA names their directory. A line for each oracle
-// goes to the standard output.
+// TestOracles compares with every oracle over random clusters, and over the published cases if
+// CORPORA names their directory. It prints one line per oracle.
 func TestOracles(t *testing.T) {
 	all := oracles(t)
 	tallies := make([]Tally, len(all))
@@ -108,8 +107,8 @@ func published(t *testing.T) []string {
 	return out
 }
 
-// Wrong verdicts of Isthmus are found: whatever deviations there are, none
-// explains away an error between two pods that the oracle knows about.
+// TestPlantedErrors checks that wrong verdicts are found: no deviation explains an error between
+// two pods that the oracle has.
 func TestPlantedErrors(t *testing.T) {
 	for _, o := range []Oracle{KubeNetworkPolicies(), Cyclonus()} {
 		planted, found := 0, 0
@@ -147,7 +146,7 @@ func TestPlantedErrors(t *testing.T) {
 	}
 }
 
-// Every deviation is in the document, under its name.
+// TestDeviationsAreDocumented checks that the document has a heading for every deviation.
 func TestDeviationsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/oracles.md")
 	if err != nil {

@@ -126,7 +126,7 @@ func (w *writer) clusterPolicy(p *model.Policy, alpha1 bool) {
 	w.add(o)
 }
 
-// priority returns the policy's priority, or the next that is free in its tier.
+// priority returns the policy's priority, or the next free one in its tier.
 func (w *writer) priority(p *model.Policy) int {
 	n := p.Priority
 	for w.taken[n+1000*int(p.Tier)] {
@@ -136,7 +136,7 @@ func (w *writer) priority(p *model.Policy) int {
 	return n
 }
 
-// clusterRule returns nil for rules of which nothing is left.
+// clusterRule returns nil for a rule without peers that the API can express.
 func clusterRule(r model.Rule, d model.Direction, alpha1, baseline bool) object {
 	action := r.Action.String()
 	if alpha1 && r.Action == model.ActionAccept {
@@ -169,8 +169,8 @@ func clusterRule(r model.Rule, d model.Direction, alpha1, baseline bool) object 
 	return rule
 }
 
-// clusterPeers reports besides the peers whether some are addresses, which v1alpha2
-// does not take together with named ports.
+// clusterPeers returns the peers, and whether some are addresses, which v1alpha2 does not allow
+// together with named ports.
 func clusterPeers(r model.Rule, d model.Direction, alpha1 bool) (out []object, addresses bool) {
 	if r.AnyPeer {
 		out = append(out, object{"namespaces": object{}})
@@ -185,7 +185,7 @@ func clusterPeers(r model.Rule, d model.Direction, alpha1 bool) (out []object, a
 			out = append(out, object{"namespaces": namespaces(p.Pods)})
 		case p.Kind == model.PeerPods:
 			out = append(out, object{"pods": object{"namespaceSelector": namespaces(p.Pods), "podSelector": selector(p.Pods.Pods)}})
-		case d == model.Ingress: // the API knows no other sources
+		case d == model.Ingress: // ingress peers of the API are pods only
 		case p.Kind == model.PeerUnknown && !alpha1:
 			out = append(out, object{})
 		case p.Kind == model.PeerNodes:
@@ -197,10 +197,10 @@ func clusterPeers(r model.Rule, d model.Direction, alpha1 bool) (out []object, a
 	return out, addresses
 }
 
-// bounds returns the range that a number, range or every port stands for.
+// bounds returns the range of ports that a match means.
 func bounds(m model.PortMatch) (first, last int) { return max(1, int(m.First)), int(m.Last) }
 
-// protocolOf writes v1alpha2.
+// protocolOf returns the match in the form of v1alpha2.
 func protocolOf(m model.PortMatch) object {
 	if m.Name != "" {
 		return object{"destinationNamedPort": m.Name}
@@ -213,7 +213,7 @@ func protocolOf(m model.PortMatch) object {
 	return object{strings.ToLower(m.Protocol.String()): object{"destinationPort": port}}
 }
 
-// portOf writes v1alpha1.
+// portOf returns the match in the form of v1alpha1.
 func portOf(m model.PortMatch) object {
 	if m.Name != "" {
 		return object{"namedPort": m.Name}

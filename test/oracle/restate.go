@@ -46,8 +46,8 @@ func exists(key string) metav1.LabelSelector {
 	return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key, Operator: metav1.LabelSelectorOpExists}}}
 }
 
-// splitDirections cuts NetworkPolicies in two, so that each end of the flow is
-// selected only by policies that isolate it for its direction of the flow.
+// splitDirections splits NetworkPolicies by direction. Each end of the flow is then selected only
+// by policies that isolate it for its direction of the flow.
 func splitDirections(c *Case, f model.Flow) *Case {
 	o := marked(c, f)
 	o.NetworkPolicies = nil
@@ -84,8 +84,8 @@ func (o *Objects) editPeers(edit func(peers []networkingv1.NetworkPolicyPeer, en
 	o.NetworkPolicies = all
 }
 
-// blocksAsPods adds to each block that contains an end of the flow the pod
-// that is there, and takes the blocks of the other family away.
+// blocksAsPods adds to each block that contains an end of the flow the pod at that end. It removes
+// the blocks of the other IP version.
 func blocksAsPods(c *Case, f model.Flow) *Case {
 	o := marked(c, f)
 	o.editPeers(func(peers []networkingv1.NetworkPolicyPeer, end string) []networkingv1.NetworkPolicyPeer {
@@ -139,8 +139,8 @@ func blockContains(b *networkingv1.IPBlock, a netip.Addr) bool {
 	return true
 }
 
-// splitNotIn writes each NotIn as two alternatives: the key is there with
-// another value, or it is not there.
+// splitNotIn replaces each NotIn by two alternatives: the key has another value, or the key does
+// not exist.
 func splitNotIn(c *Case, _ model.Flow) *Case {
 	o := c.Objects
 	o.editPeers(func(peers []networkingv1.NetworkPolicyPeer, _ string) []networkingv1.NetworkPolicyPeer {
@@ -166,7 +166,7 @@ func splitNotIn(c *Case, _ model.Flow) *Case {
 	return c.with(o)
 }
 
-// alternatives of nil are nil alone.
+// alternatives of nil is nil alone.
 func alternatives(s *metav1.LabelSelector) []*metav1.LabelSelector {
 	if s == nil {
 		return []*metav1.LabelSelector{nil}

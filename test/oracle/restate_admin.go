@@ -14,12 +14,12 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// adminRule is what the rules of both kinds of v1alpha1 have in common. to is
-// empty for ingress rules, whose peers are never addresses.
+// adminRule holds the common fields of ingress and egress rules of v1alpha1. to is empty for
+// ingress rules, whose peers are never addresses.
 type adminRule struct {
 	to    []v1alpha1.AdminNetworkPolicyEgressPeer
 	ports *[]v1alpha1.AdminNetworkPolicyPort
-	// drop leaves the rule out: it matches nothing.
+	// drop removes the rule, which matches nothing.
 	drop bool
 }
 
@@ -77,7 +77,7 @@ func edited(edit func(*adminRule), to []v1alpha1.AdminNetworkPolicyEgressPeer, p
 	return r
 }
 
-// nodesAsNetworks writes the addresses of nodes in place of their labels.
+// nodesAsNetworks replaces the labels of nodes by their addresses.
 func nodesAsNetworks(c *Case, _ model.Flow) *Case {
 	o := c.Objects
 	o.editAdmin(func(r *adminRule) {
@@ -140,10 +140,9 @@ func networksAsPods(o *Objects, f model.Flow) {
 	})
 }
 
-// closeEmptyPeers writes rules with a peer of no known kind as what they mean:
-// "For "Accept" rules, "fail closed" means: "treat the rule as matching no
-// traffic". For "Deny" and "Pass" rules, "fail closed" means: "treat the rule
-// as a 'Deny all' rule"."
+// closeEmptyPeers replaces rules with a peer of an unknown kind by their meaning: "For "Accept"
+// rules, "fail closed" means: "treat the rule as matching no traffic". For "Deny" and "Pass" rules,
+// "fail closed" means: "treat the rule as a 'Deny all' rule"."
 func closeEmptyPeers(c *Case, _ model.Flow) *Case {
 	o := c.Objects
 	all := make([]*v1alpha2.ClusterNetworkPolicy, len(o.ClusterPolicies))

@@ -12,9 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// editPorts calls edit for every list of ports of copies of the
-// NetworkPolicies. A rule of whose ports none is left matches nothing, and is
-// left out.
+// editPorts calls edit for every list of ports in copies of the NetworkPolicies. It removes a rule
+// if edit leaves none of its ports, because the rule matches nothing.
 func (o *Objects) editPorts(edit func([]networkingv1.NetworkPolicyPort) []networkingv1.NetworkPolicyPort) {
 	all := make([]*networkingv1.NetworkPolicy, len(o.NetworkPolicies))
 	for i, p := range o.NetworkPolicies {
@@ -37,7 +36,7 @@ func (o *Objects) editPorts(edit func([]networkingv1.NetworkPolicyPort) []networ
 	o.NetworkPolicies = all
 }
 
-// portlessAsRanges writes "all ports of a protocol" as a range.
+// portlessAsRanges replaces "all ports of a protocol" by a range.
 func portlessAsRanges(c *Case, _ model.Flow) *Case {
 	o := c.Objects
 	first, last := intstr.FromInt32(1), int32(65535)
@@ -52,8 +51,8 @@ func portlessAsRanges(c *Case, _ model.Flow) *Case {
 	return c.with(o)
 }
 
-// containerPorts lists the ports of a pod's containers and of its sidecars:
-// init containers that are restarted always.
+// containerPorts lists the ports of a pod's containers and sidecars. Sidecars are init containers
+// that always restart.
 func containerPorts(p *corev1.Pod) []corev1.ContainerPort {
 	var all []corev1.ContainerPort
 	if p == nil {
@@ -70,8 +69,7 @@ func containerPorts(p *corev1.Pod) []corev1.ContainerPort {
 	return all
 }
 
-// resolveNames writes for every name of a port the numbers that it stands for
-// on the destination.
+// resolveNames replaces every port name by the port numbers of the destination.
 func resolveNames(c *Case, f model.Flow) *Case {
 	o := c.Objects
 	ports := containerPorts(c.Owner(f.Dst))

@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// vector is one line of a file of published cases.
+// vector is one line in a file of published cases.
 type vector struct {
 	Name    string
 	Objects []json.RawMessage
@@ -24,8 +24,8 @@ type vector struct {
 	}
 }
 
-// Vectors calls f for every case of a compressed file of JSON lines. Verdicts
-// that the file gives are not looked at: other tests compare them.
+// Vectors calls f for every case in a compressed file of JSON lines. It ignores the verdicts in the
+// file; other tests compare them.
 func Vectors(path string, f func(*Case) error) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func readVector(line []byte) (*Case, error) {
 	return c, nil
 }
 
-// address reads "ns/pod", "ns/pod@ADDRESS" or "ip:ADDRESS".
+// address parses "ns/pod", "ns/pod@ADDRESS" or "ip:ADDRESS".
 func (c *Case) address(end string) (netip.Addr, error) {
 	if text, ok := strings.CutPrefix(end, "ip:"); ok {
 		return netip.ParseAddr(text)

@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// Form is the API in which a random cluster's cluster-wide policies are written.
+// Form is the API of the cluster-wide policies in a random cluster.
 type Form int
 
 // The forms.
@@ -34,8 +34,8 @@ const (
 	Admin
 )
 
-// Random makes a case of a random cluster, and n random flows in it that
-// between them reach every class of addresses and ports.
+// Random makes a random cluster with n random flows. The flows cover every class of addresses and
+// ports.
 func Random(seed uint64, form Form, n int) (*Case, error) {
 	shape := world.Shape{Pods: 6 + int(seed%5), Policies: 1 + int(seed%7), IPv6: seed%3 == 0, Tiers: form != Plain}
 	s := world.Random(seed, shape)
@@ -51,8 +51,8 @@ func Random(seed uint64, form Form, n int) (*Case, error) {
 	return c, nil
 }
 
-// randomFlows picks flows of which at least one end is a pod's address, within
-// one family.
+// randomFlows returns flows within one IP version of which at least one end is the address of a
+// pod.
 func randomFlows(seed uint64, s *model.Snapshot, n int) []model.Flow {
 	addrs, ports := world.Probes(s)
 	var pods []netip.Addr
@@ -87,8 +87,7 @@ func randomFlows(seed uint64, s *model.Snapshot, n int) []model.Flow {
 	return flows
 }
 
-// render writes a snapshot as the objects that an API server would hold. What
-// the API cannot say is left out.
+// render returns a snapshot as API objects. It leaves out what the API cannot express.
 func render(s *model.Snapshot, form Form) ([]json.RawMessage, error) {
 	w := &writer{form: form, taken: make(map[int]bool)}
 	for _, n := range sorted(s.Namespaces, cmp.Compare[string]) {
@@ -106,16 +105,15 @@ func render(s *model.Snapshot, form Form) ([]json.RawMessage, error) {
 	return w.objects, w.err
 }
 
-// writer collects objects as JSON; after an error it does nothing.
+// writer collects objects as JSON. After an error it ignores further objects.
 type writer struct {
 	form    Form
 	objects []json.RawMessage
 	err     error
-	// taken are the priorities of policies of the Admin tier: the order of
-	// policies with equal ones is not defined.
+	// taken are the used priorities of the Admin tier: the order of policies with equal priorities
+	// is undefined.
 	taken map[int]bool
-	// baseline is set once there is a BaselineAdminNetworkPolicy: a cluster has
-	// at most one.
+	// baseline is true if there is a BaselineAdminNetworkPolicy. A cluster has at most one.
 	baseline bool
 }
 
@@ -185,8 +183,7 @@ func (w *writer) pod(p *model.Pod, s *model.Snapshot) {
 	w.add(o)
 }
 
-// selector writes a selector with all its requirements as expressions, single
-// values as labels.
+// selector returns a selector. Requirements with one value become labels, the others expressions.
 func selector(s model.Selector) metav1.LabelSelector {
 	var out metav1.LabelSelector
 	for _, r := range s.Requirements() {
@@ -203,7 +200,7 @@ func selector(s model.Selector) metav1.LabelSelector {
 	return out
 }
 
-// namespaces writes which namespaces a PodSelector means.
+// namespaces returns the namespace selector that a PodSelector means.
 func namespaces(s model.PodSelector) metav1.LabelSelector {
 	if s.Namespace != "" {
 		return metav1.LabelSelector{MatchLabels: map[string]string{model.MetadataName: s.Namespace}}

@@ -243,15 +243,7 @@ func (m *Machine) KillAgent() error {
 
 // Get reads a page of the agent's HTTP server.
 func (m *Machine) Get(path string) (string, error) {
-	client := http.Client{Timeout: patience / 3, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-			err = m.NS.Do(func() (err error) {
-				c, err = (&net.Dialer{}).DialContext(ctx, network, address)
-				return err
-			})
-			return c, err
-		}}}
-	r, err := client.Get("http://" + agentHTTP + path)
+	r, err := m.NS.HTTPClient(patience / 3).Get("http://" + agentHTTP + path)
 	if err != nil {
 		return "", err
 	}

@@ -44,7 +44,7 @@ func Edits(p *model.Policy) []Edit {
 	return e.edits
 }
 
-// editor collects edits of one policy.
+// editor collects the edits of one policy.
 type editor struct {
 	policy *model.Policy
 	edits  []Edit

@@ -85,7 +85,7 @@ func (g *generator) change(s *model.Snapshot, i int) {
 	}
 }
 
-// anyOf picks an element in a way that the seed decides.
+// anyOf picks an element; the seed determines which.
 func anyOf[K comparable, V interface{ comparable }](g *generator, m immutable.Map[K, V]) V {
 	var zero V
 	if m.Len() == 0 {

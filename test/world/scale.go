@@ -99,7 +99,7 @@ status: {phase: Running, podIP: %s}
 `, i, ns, strings.Join(labels, ", "), node, 8080+i%2, scaleAddress(node, 2+i/crowds))
 }
 
-// labelSelector is a selector of pods, by one label or two.
+// labelSelector returns a selector of pods by one or two labels.
 func (g *scaled) labelSelector() string {
 	switch g.IntN(6) {
 	case 0:
@@ -214,7 +214,7 @@ spec:
 // all pods gets a rule that opens a port to all pods of the cluster.
 func EditManifests(files map[string][]byte, without []string, opened int) map[string][]byte {
 	edited := maps.Clone(files)
-	isolating := fmt.Sprintf("policy-%d", opened) // policies go round the namespaces, and this kind is first
+	isolating := fmt.Sprintf("policy-%d", opened) // policies are distributed over the namespaces in turn, and the isolating kind is first
 	var kept []string
 	for _, doc := range strings.Split(string(files["policies.yaml"]), "---\n") {
 		named := func(name string) bool {

@@ -25,8 +25,8 @@ type Shape struct {
 	IPv6 bool
 }
 
-// Shapes are small clusters that between them use every construct. Tests of the
-// Evaluator and of the compiler go through all of them.
+// Shapes are small clusters that together use every construct. Tests of the Evaluator and of the
+// compiler run all of them.
 var Shapes = []Shape{
 	{Pods: 6, Policies: 3},
 	{Pods: 10, Policies: 8, IPv6: true},
@@ -50,8 +50,7 @@ type generator struct {
 	shape Shape
 }
 
-// Random makes a cluster of three nodes from a seed; equal seeds make equal
-// clusters.
+// Random makes a cluster of three nodes from a seed. Equal seeds make equal clusters.
 func Random(seed uint64, shape Shape) *model.Snapshot {
 	g := &generator{rand.New(rand.NewPCG(seed, 1)), shape}
 	var namespaces []*model.Namespace
@@ -113,7 +112,7 @@ func (g *generator) pod(i int) *model.Pod {
 	case g.chance(5):
 		p.Finished = true
 	case g.chance(5) && i > 0:
-		p.IPs[0] = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(1 + i)}) // perhaps another's
+		p.IPs[0] = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(1 + i)}) // possibly the address of another pod
 	}
 	for _, name := range names {
 		if g.chance(50) {
@@ -245,7 +244,7 @@ func Endpoints(s *model.Snapshot, node string) map[model.EndpointID]compile.Endp
 	return all
 }
 
-// EndpointID is the endpoint that Endpoints makes for a pod.
+// EndpointID returns the ID that Endpoints uses for a pod.
 func EndpointID(p *model.Pod) model.EndpointID {
 	return model.MakeEndpointID(p.Namespace+"-"+p.Name, "eth0")
 }

@@ -63,8 +63,8 @@ func largePolicy(i int) *model.Policy {
 	return p
 }
 
-// BenchmarkLower lowers one endpoint under ten policies in a cluster of 5,000
-// pods; BenchmarkLower/node all endpoints of its node.
+// BenchmarkLower lowers one endpoint under ten policies in a cluster of 5,000 pods;
+// BenchmarkLower/node lowers all endpoints of its node.
 func BenchmarkLower(b *testing.B) {
 	s := large(5000)
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
@@ -84,14 +84,13 @@ func BenchmarkLower(b *testing.B) {
 	}
 }
 
-// BenchmarkKeep proves a list in force that is written otherwise than Lower
-// would write it.
+// BenchmarkKeep checks a list in force that differs from the list that Lower would write.
 func BenchmarkKeep(b *testing.B) {
 	s := large(5000)
 	pod, _ := s.Pods.Get(model.PodID{Namespace: "ns0", Name: "pod0"})
 	in := compile.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]compile.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}}
 	old, _ := compile.Once(in)
-	for _, p := range s.Pods.All() { // the last pod that one rule is for goes away
+	for _, p := range s.Pods.All() { // the last pod that one rule names is deleted
 		if p.Namespace == "ns3" && p.Labels == model.MakeLabels(map[string]string{"app": "app4"}) {
 			s.Pods = s.Pods.Without(p.PodID)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// churn is a cluster whose pods come and go, and what HNS holds on one node.
+// churn is a cluster with changing pods, and the state of HNS on one node.
 type churn struct {
 	t        *testing.T
 	o        acl.Options
@@ -32,7 +32,7 @@ func newChurn(t *testing.T, o acl.Options, s *model.Snapshot) *churn {
 	return c
 }
 
-// settle compiles, lowers and applies; restart forgets the classes' numbers.
+// settle compiles, lowers and applies. With restart it forgets the numbers of classes.
 func (c *churn) settle(restart bool) {
 	c.t.Helper()
 	in := compile.Input{Snapshot: c.snapshot, Node: "node0", Previous: c.state, Endpoints: map[model.EndpointID]compile.Endpoint{}}
@@ -96,8 +96,7 @@ func (c *churn) expect(what string, writes map[acl.Action]int) {
 	c.writes = map[acl.Action]int{}
 }
 
-// TestPeerChurnWritesNoList: with sets, pods come and go without any list being
-// rewritten, whatever happens to them.
+// TestPeerChurnWritesNoList checks that with sets no change of pods rewrites a list.
 func TestPeerChurnWritesNoList(t *testing.T) {
 	c := newChurn(t, options(hns.Server2022), large(600))
 
@@ -105,8 +104,8 @@ func TestPeerChurnWritesNoList(t *testing.T) {
 	extra.IPs = []netip.Addr{netip.MustParseAddr("10.0.77.200")}
 	c.add(extra)
 	c.settle(false)
-	// app1 is named by two rules that cover TCP and UDP: ingress of policy1,
-	// egress of policy0 (in ns0 only, where this pod is).
+	// Two rules for TCP and UDP name app1: ingress of policy1, and egress of policy0 (in ns0 only,
+	// which has this pod).
 	if c.writes[acl.WriteList] != 0 || c.writes[acl.AddMembers] == 0 || c.writes[acl.RemoveMembers] != 0 {
 		t.Errorf("a new pod: %v", c.writes)
 	}
@@ -155,8 +154,8 @@ func TestPeerChurnWritesNoList(t *testing.T) {
 	}
 }
 
-// TestOneSetPerRuleOfPolicies: tables that come from the same rules share sets,
-// so a pod of a known class is one edit however many endpoints name it.
+// TestOneSetPerRuleOfPolicies checks that tables from the same rules share sets, so that a pod of a
+// known class is one edit for any number of endpoints.
 func TestOneSetPerRuleOfPolicies(t *testing.T) {
 	s := large(600)
 	for _, p := range s.Policies.All() {
@@ -167,7 +166,7 @@ func TestOneSetPerRuleOfPolicies(t *testing.T) {
 	everyone.Isolates[model.Egress] = false
 	everyone.Rules[model.Egress] = nil
 	s.Policies = s.Policies.With(everyone.Origin.Key(), everyone)
-	for i := range 6 { // and for each pod on the node one more
+	for i := range 6 { // and one more for each pod of the node
 		p := largePolicy(2)
 		p.Origin.Name = fmt.Sprintf("own%d", i)
 		p.Subject.Pods = model.MakeSelector(model.Requirement{Key: "own", Operator: model.In, Values: []string{fmt.Sprint(i)}})
@@ -191,8 +190,8 @@ func TestOneSetPerRuleOfPolicies(t *testing.T) {
 	c.expect("a new pod of app1", map[acl.Action]int{acl.AddMembers: 1})
 }
 
-// TestInlineChurn: without sets a pod costs one list per endpoint that names it
-// and no other.
+// TestInlineChurn checks that without sets a pod causes one write for each endpoint that names it,
+// and no other write.
 func TestInlineChurn(t *testing.T) {
 	c := newChurn(t, options(hns.Server2019), large(600))
 	pods := len(c.state.Policy.Endpoints)
@@ -211,8 +210,7 @@ func TestInlineChurn(t *testing.T) {
 	c.expect("a restart", nil)
 }
 
-// TestEqualIgnoresWhatHNSAdds compares a list with what a round trip through
-// HNS makes of it.
+// TestEqualIgnoresWhatHNSAdds compares a list with its form after a round trip through HNS.
 func TestEqualIgnoresWhatHNSAdds(t *testing.T) {
 	list := acl.DenyAll()
 	other := slices.Clone(list)

@@ -54,11 +54,11 @@ func TestPublicManifestsNotWorseThanNaive(t *testing.T) {
 	}
 }
 
-// onWindows reads the NetworkPolicies of a directory with its pods, and one for
-// each policy that selects none, all on one Windows node.
+// onWindows reads the NetworkPolicies of a directory with its pods, and adds a pod for each policy
+// that selects none. All pods are on one Windows node.
 func onWindows(t *testing.T, dir string) *model.Snapshot {
 	t.Helper()
-	o, _, _ := manifests.LoadDir(context.Background(), dir, manifests.DefaultLimits()) // some are wrong on purpose
+	o, _, _ := manifests.LoadDir(context.Background(), dir, manifests.DefaultLimits()) // some files are invalid on purpose
 	var policies []*model.Policy
 	for _, p := range o.Policies {
 		if p.Tier == model.TierNetworkPolicy {

@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// sent writes a list and its sets as HNS is sent them.
+// sent writes a list and its sets in the form that HNS receives.
 func sent(t *testing.T, p *acl.Ruleset, id model.EndpointID) (endpoint, network []json.RawMessage) {
 	t.Helper()
 	raw := func(p hns.Policy) json.RawMessage {
@@ -37,8 +37,8 @@ func sent(t *testing.T, p *acl.Ruleset, id model.EndpointID) (endpoint, network 
 	return endpoint, network
 }
 
-// TestListsByTheFacts decides the lists of random clusters with an evaluator that shares no code with
-// windows/hns. It finds mistakes about HNS that this package and hns.Rules have in common.
+// TestListsByTheFacts evaluates the lists of random clusters with an evaluator that shares no code
+// with windows/hns. It finds mistakes about HNS that this package and hns.Rules share.
 func TestListsByTheFacts(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {
@@ -98,7 +98,7 @@ func byTheFacts(state *model.State, id model.EndpointID, e model.EndpointState, 
 	return packets, nil
 }
 
-// TestDenyAllByTheFacts is about the list that every pod has before its policies.
+// TestDenyAllByTheFacts checks the list that every pod has before its policies.
 func TestDenyAllByTheFacts(t *testing.T) {
 	p := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a": acl.DenyAll()}}
 	endpoint, network := sent(t, p, "a")

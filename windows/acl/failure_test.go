@@ -15,9 +15,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// failingAt executes a plan of which one step fails, as package windows does: a
-// step that needs one which was not done is not done, and one that waits for it
-// only if it tightens. seen is called after every step that is done.
+// failingAt executes a plan of which one step fails, as package windows does. It skips steps that
+// need a skipped step, and steps that wait for one, unless they tighten policy. It calls seen after
+// every executed step.
 func failingAt(from *acl.Ruleset, plan *acl.Plan, bad int, seen func(now *acl.Ruleset, s acl.Step) error) error {
 	now := clone(from)
 	failed := map[int]bool{bad: true}
@@ -41,8 +41,8 @@ func failingAt(from *acl.Ruleset, plan *acl.Plan, bad int, seen func(now *acl.Ru
 	return nil
 }
 
-// between compares what an endpoint decides with its verdicts before and after.
-// What both deny must be denied; with exact, what both allow must pass.
+// between compares the verdicts of an endpoint with those before and after. A flow that both deny
+// must be denied. With exact, a flow that both allow must pass.
 func (f *fates) between(rules *hns.Rules, exact bool) error {
 	n := [2]int{}
 	for _, d := range model.Directions {
@@ -63,7 +63,7 @@ func (f *fates) between(rules *hns.Rules, exact bool) error {
 	return nil
 }
 
-// distinct returns an address and a port of each kind that no State distinguishes.
+// distinct returns one address and one port of each kind that a State distinguishes.
 func distinct(old, next *model.State, a, b *model.Snapshot) (addrs []netip.Addr, ports []world.Port) {
 	allAddrs, allPorts := world.Probes(a)
 	more, morePorts := world.Probes(b)
@@ -97,10 +97,9 @@ func distinct(old, next *model.State, a, b *model.Snapshot) (addrs []netip.Addr,
 	return addrs, ports
 }
 
-// TestPlanFailsClosed lets every step of every plan fail. Whatever is done
-// without it, no flow passes that the old policies and the new ones deny. While
-// no list fails, no flow that both allow is cut either: members leave a set only
-// once they are in the one that they move to.
+// TestPlanFailsClosed makes every step of every plan fail. In the executed steps, no flow passes
+// that the old and the new policies deny. While no list fails, no flow that both allow is cut:
+// members leave a set only after they joined the set to which they move.
 func TestPlanFailsClosed(t *testing.T) {
 	seeds := uint64(120)
 	if testing.Short() {
@@ -125,7 +124,7 @@ func TestPlanFailsClosed(t *testing.T) {
 			}
 			for bad := range plan.Steps {
 				if len(plan.Steps) == 1 {
-					continue // nothing is done without it
+					continue // no step is skipped
 				}
 				failures++
 				kinds[plan.Steps[bad].Action]++
@@ -159,8 +158,8 @@ func TestPlanFailsClosed(t *testing.T) {
 	}
 }
 
-// TestSetsOfListsThatAreWritten spells out two orders that random clusters seldom
-// need. In both a member leaves a set while a list that refers to it is written.
+// TestSetsOfListsThatAreWritten checks two orders that random clusters seldom need. In both a
+// member leaves a set while a list that refers to it is written.
 func TestSetsOfListsThatAreWritten(t *testing.T) {
 	leaver, stayer := netip.MustParseAddr("10.0.3.3"), netip.MustParseAddr("10.0.3.4")
 	const set = "isthmus-00ff-v4"
@@ -177,7 +176,7 @@ func TestSetsOfListsThatAreWritten(t *testing.T) {
 	}
 	exception, permission, nothing := ends(hns.Block, hns.Allow), ends(hns.Allow, hns.Block), ends("", hns.Block)
 	for name, c := range map[string]struct {
-		was, is []hns.ACL // of the first endpoint, which denies the leaver before and after
+		was, is []hns.ACL // of the first endpoint, which denies the member before and after
 		other   []hns.ACL // of the second, for which the set changes
 	}{
 		"a list leaves the set":  {exception, nothing, exception},
@@ -187,7 +186,7 @@ func TestSetsOfListsThatAreWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			from := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": c.was, "b:eth0": c.other}, Sets: map[string][]netip.Addr{set: {leaver, stayer}}}
 			to := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": c.is, "b:eth0": c.other}, Sets: map[string][]netip.Addr{set: {stayer}}}
-			if name == "a list turns it around" { // and a member joins
+			if name == "a list turns it around" { // and another member joins
 				from.Sets, to.Sets = to.Sets, from.Sets
 			}
 			verdict := func(p *acl.Ruleset) bool {
@@ -203,7 +202,7 @@ func TestSetsOfListsThatAreWritten(t *testing.T) {
 			}
 			plan := acl.NewPlan(from, to)
 			flip := slices.IndexFunc(plan.Steps, func(s acl.Step) bool { return s.Action == acl.WriteList })
-			for bad := -1; bad < len(plan.Steps); bad++ { // -1: nothing fails
+			for bad := -1; bad < len(plan.Steps); bad++ { // -1: no step fails
 				err := failingAt(from, plan, bad, func(now *acl.Ruleset, s acl.Step) error {
 					if verdict(now) {
 						return fmt.Errorf("%s passes", leaver)

@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// FuzzDecodeSet: an accepted set has the same members after encoding and decoding.
+// FuzzDecodeSet checks that an accepted set has the same members after encoding and decoding.
 func FuzzDecodeSet(f *testing.F) {
 	for _, values := range []string{"10.0.0.1", "10.0.0.2,10.0.0.1,10.0.0.2", "fd00::1,10.0.0.1", "127.0.0.1", "::1", "", ",", "10.0.0.0/8", "pods", "10.0.0.01", "::ffff:10.0.0.1", "fe80::1%1"} {
 		f.Add("isthmus-00ff-v4", values)
@@ -40,9 +40,9 @@ func FuzzDecodeSet(f *testing.F) {
 	})
 }
 
-// FuzzLower lowers States that no compiler would make: classes, prefixes, ports
-// and rows at random. Every list must be taken by HNS and give the State's
-// verdicts, under every reading, for every address and port.
+// FuzzLower lowers States with random classes, prefixes, ports and rows, which no compiler would
+// make. HNS must accept every list. It must give the State's verdict for every address and port,
+// under every reading.
 func FuzzLower(f *testing.F) {
 	f.Add([]byte{})
 	for seed := range 40 {
@@ -72,7 +72,7 @@ func FuzzLower(f *testing.F) {
 	})
 }
 
-// dice hands out the bytes of a text, and zeros after its end.
+// dice returns the bytes of a text, and zeros after its end.
 type dice struct{ rest []byte }
 
 func (d *dice) next() int {
@@ -90,7 +90,7 @@ func (d *dice) port() int {
 	return int(binary.BigEndian.Uint16([]byte{byte(d.next()), byte(d.next())}))
 }
 
-// addr is one of few addresses, so that they meet.
+// addr returns one of few addresses, so that prefixes overlap.
 func (d *dice) addr() netip.Addr {
 	a, b := byte(d.below(4)), byte(d.below(8)*37)
 	if d.below(3) == 0 {
@@ -155,7 +155,7 @@ func (d *dice) prefixes(classes int) []model.PrefixClass {
 	return all
 }
 
-// ports are disjoint ranges of each protocol, ascending.
+// ports returns disjoint ranges of each protocol in ascending order.
 func (d *dice) ports(width int) []model.PortRange {
 	var all []model.PortRange
 	for _, p := range model.PortProtocols {

@@ -39,7 +39,7 @@ func (s *shop) pod(namespace, app, node, ip string, ports ...model.NamedPort) {
 	s.pods = append(s.pods, p)
 }
 
-// policy adds one that isolates the billing pods in both directions.
+// policy adds a policy that isolates the billing pods in both directions.
 func (s *shop) policy(name string, ingress, egress []model.Rule) *model.Policy {
 	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "pay", Name: name}, Tier: model.TierNetworkPolicy,
 		Subject:  model.PodSelector{Namespace: "pay", Pods: appIs("billing")},
@@ -150,8 +150,8 @@ func (s *shop) state() *model.State {
 	return state
 }
 
-// TestGolden compares lists with the files in testdata; a diff of these is to be
-// read before -update.
+// TestGolden compares lists with the files in testdata. Review the diff before you run it with
+// -update.
 func TestGolden(t *testing.T) {
 	for name, s := range scenarios() {
 		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {

@@ -13,15 +13,14 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// plain returns a table that gives one verdict for everything in each direction.
+// plain returns a table with one verdict for every flow of a direction.
 func plain(id byte, in, out model.Verdict) *model.Table {
 	row := func(v model.Verdict) *model.Row { return &model.Row{Cells: []model.Decision{{Verdict: v}}} }
 	return &model.Table{ID: model.TableID{id}, Sides: [2]model.Side{{Default: row(in)}, {Default: row(out)}}}
 }
 
-// TestKeepJudgesEveryTable gives endpoints of different tables the same list,
-// which is right for one of the tables. Only the endpoints of that table may keep
-// it, whichever is judged first.
+// TestKeepJudgesEveryTable gives endpoints of different tables the same list, which is correct for
+// one of the tables. Only the endpoints of that table may keep it, in any order of evaluation.
 func TestKeepJudgesEveryTable(t *testing.T) {
 	open, shut := plain(1, model.Allow, model.Allow), plain(2, model.Deny, model.Deny)
 	for name, tables := range map[string]map[model.EndpointID]*model.Table{
@@ -55,8 +54,8 @@ func TestKeepJudgesEveryTable(t *testing.T) {
 	}
 }
 
-// longWinded is a list that is right for a plain table, and that Lower does not
-// write: it says twice what once is enough for.
+// longWinded is a correct list for a plain table that Lower does not write, because it has
+// redundant rules.
 func longWinded(t *model.Table) []hns.ACL {
 	action := func(d model.Direction) hns.Action {
 		if t.Sides[d].Default.Cell(0).Verdict == model.Allow {
@@ -74,9 +73,8 @@ func longWinded(t *model.Table) []hns.ACL {
 	}
 }
 
-// TestKeepRefuses damages a list that is in force and right. However it is
-// damaged, the list must be written again: it depends on what HNS does not
-// document, or it is wrong.
+// TestKeepRefuses damages a correct list in force. Every damaged list must be written again: it is
+// wrong, or depends on undocumented behaviour of HNS.
 func TestKeepRefuses(t *testing.T) {
 	table := plain(1, model.Allow, model.Deny)
 	state := &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
@@ -137,7 +135,7 @@ func TestKeepWithSets(t *testing.T) {
 	one := *state
 	one.Policy.Endpoints = map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}}
 	have := acl.Lower(&one, o, "").Ruleset
-	have.Lists["b:eth0"] = have.Lists["a:eth0"] // which is wrong for it
+	have.Lists["b:eth0"] = have.Lists["a:eth0"] // for which the list is wrong
 	kept := acl.Lower(state, o, "").Keep(&have)
 	for id, want := range map[model.EndpointID]netip.Addr{"a:eth0": peer, "b:eth0": other} {
 		if err := acl.Check(state, id, o, kept, hns.Readings()...); err != nil {
@@ -146,8 +144,9 @@ func TestKeepWithSets(t *testing.T) {
 	}
 }
 
-// TestNodeRuleIsForIngress: the node reaches its pods whatever policies say, but pods do not always reach
-// the node. Egress rules for the node's address are in the list like those for any other address.
+// TestNodeRuleIsForIngress checks that the node reaches its pods under every policy, but that pods
+// do not always reach the node. The list has egress rules for the node's address like those for any
+// other address.
 func TestNodeRuleIsForIngress(t *testing.T) {
 	node := netip.MustParseAddr("192.168.0.1")
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}}}

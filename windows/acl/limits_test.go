@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestTooManyRulesOverBlocks: traffic of rules that do not fit is denied and reported; no traffic is
-// allowed that the State denies.
+// TestTooManyRulesOverBlocks checks that traffic of rules that do not fit is denied and reported,
+// and that no traffic is allowed that the State denies.
 func TestTooManyRulesOverBlocks(t *testing.T) {
 	truncated, denied := 0, 0
 	seeds := uint64(8)
@@ -68,8 +68,7 @@ func TestTooManyRulesOverBlocks(t *testing.T) {
 	}
 }
 
-// onlyTighter counts flows that the State allows and the list denies; the error
-// is the opposite.
+// onlyTighter counts the flows that the State allows and the list denies. The opposite is an error.
 func onlyTighter(state *model.State, l *acl.Lowering, id model.EndpointID, addrs []netip.Addr, ports []world.Port) (lost int, err error) {
 	rules, err := l.Rules(id)
 	if err != nil {
@@ -96,7 +95,8 @@ func onlyTighter(state *model.State, l *acl.Lowering, id model.EndpointID, addrs
 	return lost, nil
 }
 
-// TestNoIPv6: without IPv6 rules IPv4 is exact and IPv6 never more open.
+// TestNoIPv6 checks that without IPv6 rules IPv4 is exact, and IPv6 is never more open than the
+// State.
 func TestNoIPv6(t *testing.T) {
 	seeds := uint64(25)
 	if testing.Short() {
@@ -129,7 +129,7 @@ func TestNoIPv6(t *testing.T) {
 	}
 }
 
-// TestMembersAreBounded: long rules and sets are cut, and mean the same.
+// TestMembersAreBounded checks that long rules and sets are divided and keep their meaning.
 func TestMembersAreBounded(t *testing.T) {
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for _, shape := range shapes {
@@ -158,8 +158,7 @@ func TestMembersAreBounded(t *testing.T) {
 	}
 }
 
-// TestRulesOfTheHouse: every list that is lowered is one that HNS takes without
-// a doubt.
+// TestRulesOfTheHouse checks that HNS accepts every lowered list under every reading.
 func TestRulesOfTheHouse(t *testing.T) {
 	for _, profile := range hns.Profiles() {
 		for _, shape := range shapes {
@@ -239,8 +238,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestNodeAddresses: further addresses of the node reach the pods, unless the
-// State knows better.
+// TestNodeAddresses checks that further addresses of the node reach the pods, unless the State
+// assigns them to a pod.
 func TestNodeAddresses(t *testing.T) {
 	deny := &model.Row{Cells: []model.Decision{{}}}
 	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny}, {Default: deny}}}
@@ -263,7 +262,7 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// TestUnknownTableDenies: a State that names a table it does not have.
+// TestUnknownTableDenies checks a State that names a missing table.
 func TestUnknownTableDenies(t *testing.T) {
 	state := &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"c:eth0": {Table: model.TableID{9}}}}}
 	l := acl.Lower(state, options(hns.Server2022), "")
@@ -272,7 +271,7 @@ func TestUnknownTableDenies(t *testing.T) {
 	}
 }
 
-// TestSetsRoundTrip: an encoded set decodes to the same members, also if it is empty.
+// TestSetsRoundTrip checks that an encoded set decodes to the same members, also if it is empty.
 func TestSetsRoundTrip(t *testing.T) {
 	for _, members := range [][]netip.Addr{nil, {netip.MustParseAddr("10.0.0.1")}, {netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}} {
 		set := acl.EncodeSet("isthmus-00ff-v4", members)

@@ -32,8 +32,8 @@ func options(v hns.Version) acl.Options {
 	return acl.Options{Sets: v.Supports(hns.Sets)}.Defaults()
 }
 
-// TestLookupEqualsState decides with the lowered lists every flow that could distinguish them from the
-// State, under every reading and for every profile.
+// TestLookupEqualsState evaluates, with the lowered lists, every flow that could distinguish them
+// from the State, under every reading and for every profile.
 func TestLookupEqualsState(t *testing.T) {
 	seeds := uint64(6)
 	if testing.Short() {
@@ -92,8 +92,8 @@ func lookup(t *testing.T, state *model.State, l *acl.Lowering, id model.Endpoint
 	return cells
 }
 
-// TestCheckAgrees proves the lists over the whole space and not only at the
-// probes, and that the proof notices when something is wrong.
+// TestCheckAgrees checks the lists over the whole space and not only at the probes. It also checks
+// that Check detects wrong lists.
 func TestCheckAgrees(t *testing.T) {
 	mutants, caught := 0, 0
 	seeds := uint64(25)
@@ -122,8 +122,8 @@ func TestCheckAgrees(t *testing.T) {
 	}
 }
 
-// mutate damages one ACL at a time and counts how often Check notices. Some
-// damage changes nothing that can be observed.
+// mutate damages one ACL at a time and counts how often Check detects it. Some damage has no
+// observable effect.
 func mutate(state *model.State, l *acl.Lowering, id model.EndpointID, o acl.Options) (mutants, caught int) {
 	original := l.Lists[id]
 	for i, a := range original {

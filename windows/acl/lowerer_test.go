@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestLowererEqualsLower follows random clusters. Whatever a Lowerer has lowered before, its result equals
-// that of Lower, to the last name of a set, and so do the kept lists in force.
+// TestLowererEqualsLower follows random clusters. After any history, the result of a Lowerer equals
+// that of Lower, including the names of sets and the kept lists in force.
 func TestLowererEqualsLower(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {

@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// size is what a list costs HNS.
+// size is the cost of a list in HNS.
 type size struct{ rules, addresses int }
 
 func (s size) plus(o size) size { return size{s.rules + o.rules, s.addresses + o.addresses} }
@@ -82,8 +82,8 @@ func naiveRule(s *model.Snapshot, pod *model.Pod, d model.Direction, r model.Rul
 	return total
 }
 
-// naivePorts groups the ports of a rule by protocol; named egress ports mean
-// other numbers on other pods. The value limits the peers, nil does not.
+// naivePorts groups the ports of a rule by protocol. The value holds the peers to which they apply,
+// because a named egress port has different numbers on different pods; nil means all peers.
 func naivePorts(s *model.Snapshot, pod *model.Pod, d model.Direction, r model.Rule) map[string]map[netip.Addr]bool {
 	found := map[string]map[netip.Addr]bool{}
 	if r.AnyPort {
@@ -131,7 +131,7 @@ func naivePeers(s *model.Snapshot, r model.Rule, named bool) []netip.Addr {
 	return addrs
 }
 
-// naiveBlock cuts the exceptions out of a block.
+// naiveBlock removes the exceptions from a block.
 func naiveBlock(b model.IPBlock) []netip.Prefix {
 	list := []netip.Prefix{b.CIDR}
 	for _, e := range b.Except {
@@ -158,7 +158,7 @@ func naiveCut(p, hole netip.Prefix) []netip.Prefix {
 	return append(naiveCut(low, hole), naiveCut(netip.PrefixFrom(a, p.Bits()+1), hole)...)
 }
 
-// sizeOf counts a list; a set counts with its members.
+// sizeOf counts a list, and a set with its members.
 func sizeOf(l *acl.Lowering, id model.EndpointID) size {
 	var n size
 	for _, a := range l.Lists[id] {
@@ -197,8 +197,8 @@ func withoutHoles(s *model.Snapshot) *model.Snapshot {
 	return &c
 }
 
-// TestNotWorseThanNaive compares rules and addresses on clusters that have NetworkPolicies only. Holes in
-// blocks may cost one more rule, if cutting them out would need more addresses than that is worth.
+// TestNotWorseThanNaive compares rules and addresses on clusters with NetworkPolicies only. Holes
+// in blocks may cost one more rule, if that saves enough addresses.
 func TestNotWorseThanNaive(t *testing.T) {
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for _, holes := range []bool{false, true} {
@@ -223,8 +223,8 @@ func TestNotWorseThanNaive(t *testing.T) {
 						if a.rules+a.addresses > b.rules+b.addresses {
 							more++
 						}
-						// Sets contain every group that can use them, so that they can be shared: at times
-						// that is a few addresses more.
+						// Sets contain every group that can use them, so that lists can share them.
+						// Sometimes that adds a few addresses.
 						if !holes && a.rules > b.rules || !options(profile).Sets && a.rules+a.addresses > b.rules+b.addresses {
 							t.Errorf("seed %d %s: %+v, naive %+v\n%s", seed, id, a, b, hns.FormatACLs("", l.Lists[id]))
 						}

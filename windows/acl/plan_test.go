@@ -25,7 +25,7 @@ func clone(p *acl.Ruleset) *acl.Ruleset {
 	return &acl.Ruleset{Lists: maps.Clone(p.Lists), Sets: maps.Clone(p.Sets)}
 }
 
-// apply does one step as HNS would. It reports what HNS would refuse.
+// apply executes one step as HNS would. It reports steps that HNS would refuse.
 func apply(p *acl.Ruleset, s acl.Step) error {
 	_, exists := p.Sets[s.Set]
 	switch s.Action {
@@ -62,7 +62,7 @@ type fates struct {
 func newFates(id model.EndpointID, old, new *model.State, addrs []netip.Addr, ports []world.Port) *fates {
 	f := &fates{id: id, local: new.Policy.Endpoints[id].IPs[0], ports: ports}
 	for _, a := range addrs {
-		// Loopback addresses stand in empty sets; no packet has them.
+		// Loopback addresses are placeholders in empty sets; no packet has them.
 		if !a.IsLoopback() && !slices.Contains(new.Policy.Endpoints[id].IPs, a) && !slices.Contains(old.Policy.Endpoints[id].IPs, a) {
 			f.remotes = append(f.remotes, a)
 		}
@@ -78,8 +78,8 @@ func newFates(id model.EndpointID, old, new *model.State, addrs []netip.Addr, po
 	return f
 }
 
-// check compares what the rules say with both; last tells that only the new
-// verdicts count.
+// check compares the verdicts of the rules with those before and after. With last, only the
+// verdicts after count.
 func (f *fates) check(rules *hns.Rules, last bool) (cells int, err error) {
 	for _, d := range model.Directions {
 		for _, remote := range f.remotes {
@@ -98,11 +98,11 @@ func (f *fates) check(rules *hns.Rules, last bool) (cells int, err error) {
 	return cells, nil
 }
 
-// errMixture is a flow that is decided neither as before nor as after.
+// errMixture is a flow whose verdict equals neither the one before nor the one after.
 var errMixture = errors.New("a mixture")
 
-// walk executes a plan and checks after every step that every endpoint that it
-// touches decides every flow as before or as after.
+// walk executes a plan and checks after every step that every affected endpoint decides each flow
+// as before or as after.
 func walk(from *acl.Ruleset, plan *acl.Plan, old, new *model.State, addrs []netip.Addr, ports []world.Port) (cells int, err error) {
 	var all []*fates
 	for id := range new.Policy.Endpoints {
@@ -145,8 +145,7 @@ func walk(from *acl.Ruleset, plan *acl.Plan, old, new *model.State, addrs []neti
 	return cells, nil
 }
 
-// inForce is what HNS holds after a Ruleset: endpoints that are new to it
-// have default deny.
+// inForce returns the state of HNS after a Ruleset. New endpoints have default deny.
 func inForce(p *acl.Ruleset, s *model.State) *acl.Ruleset {
 	c := clone(p)
 	for id := range s.Policy.Endpoints {
@@ -162,8 +161,7 @@ func inForce(p *acl.Ruleset, s *model.State) *acl.Ruleset {
 	return c
 }
 
-// TestPlanNeverShowsAMixture goes through random changes of clusters step by
-// step.
+// TestPlanNeverShowsAMixture executes random changes of clusters step by step.
 func TestPlanNeverShowsAMixture(t *testing.T) {
 	seeds := *longer
 	if testing.Short() {
@@ -213,14 +211,14 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 	t.Logf("cells=%d steps=%d plans with a set made anew=%d", cells, steps, renamed)
 }
 
-// TestWalkNoticesDisorder makes sure that TestPlanNeverShowsAMixture can fail:
-// the same steps in another order do show mixtures.
+// TestWalkNoticesDisorder checks that TestPlanNeverShowsAMixture can fail: the same steps in
+// another order show mixtures.
 func TestWalkNoticesDisorder(t *testing.T) {
 	shape := world.Shape{Pods: 9, Policies: 6, Tiers: true}
 	mixtures, tried := 0, 0
 	for seed := range uint64(120) {
 		if mixtures > 0 {
-			break // it is noticed
+			break // the mixture is detected
 		}
 		tried++
 		a := world.Random(seed, shape)

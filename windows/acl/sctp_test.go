@@ -12,9 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestWithoutSCTP lowers random States for an HNS that refuses SCTP: no list names
-// it, TCP and UDP are exact, nothing is more open than the State, and what is
-// denied too much is reported.
+// TestWithoutSCTP lowers random States for an HNS that refuses SCTP. No list names SCTP, and TCP
+// and UDP are exact. Nothing is more open than the State, and all over-blocked traffic is reported.
 func TestWithoutSCTP(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {

@@ -72,7 +72,7 @@ func TestACLs(t *testing.T) {
 	}
 }
 
-// TestLimit: too many ranges are reported, and as many as possible are enforced.
+// TestLimit checks that too many ranges are reported, and that as many as possible are enforced.
 func TestLimit(t *testing.T) {
 	var texts []string
 	for i := range 9000 {
@@ -98,7 +98,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// FuzzACLs: the ACLs match exactly the addresses that the set denies.
+// FuzzACLs checks that the ACLs match exactly the addresses that the set denies.
 func FuzzACLs(f *testing.F) {
 	f.Add([]byte{192, 0, 2, 0, 24, 192, 0, 2, 7, 32}, uint32(0xC0000207), uint32(0xC0000208))
 	f.Fuzz(func(t *testing.T, raw []byte, at, spared uint32) {

@@ -45,7 +45,8 @@ var (
 		Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.2")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}}}}
 )
 
-// component returns the component for a store. tunnel says that the network has its tunnel endpoint.
+// component returns the component for a store. tunnel is true if the network already has its tunnel
+// endpoint.
 func component(s *store, overlay, tunnel bool) *fabric.Fabric {
 	if tunnel {
 		s.network.Policies = []hns.Policy{hns.MakePolicy(hns.TypeProviderAddress, hns.ProviderAddress{ProviderAddress: address.String()}),
@@ -61,8 +62,8 @@ func component(s *store, overlay, tunnel bool) *fabric.Fabric {
 	return f
 }
 
-// TestRoutesAreRetried: a route that cannot be written is a problem, not an error, until Sync has written it.
-// The audit finds a route that another process removed.
+// TestRoutesAreRetried checks that a failed route is a problem, not an error, until Sync has
+// written it. The audit finds a route that another process removed.
 func TestRoutesAreRetried(t *testing.T) {
 	s := &store{fails: errors.New("busy")}
 	f := component(s, true, true)
@@ -88,7 +89,8 @@ func TestRoutesAreRetried(t *testing.T) {
 	}
 }
 
-// TestTunnelComesLater: the tunnel endpoint of a new network is a problem, and announced once HNS has it.
+// TestTunnelComesLater checks that a missing tunnel endpoint of a new network is a problem, and
+// that it is announced once HNS has it.
 func TestTunnelComesLater(t *testing.T) {
 	s := &store{}
 	f := component(s, true, false)
@@ -104,7 +106,7 @@ func TestTunnelComesLater(t *testing.T) {
 	}
 }
 
-// TestBridgeHasNoRoutes: an L2Bridge network gets no routes, and has no tunnel.
+// TestBridgeHasNoRoutes checks that an L2Bridge network gets no routes and has no tunnel.
 func TestBridgeHasNoRoutes(t *testing.T) {
 	s := &store{}
 	f := component(s, false, false)

@@ -31,7 +31,7 @@ func rule(id string, a hns.Action, d hns.Direction, priority uint16) hns.ACL {
 	return hns.ACL{ID: id, Action: a, Direction: d, RuleType: hns.Switch, Priority: priority}
 }
 
-// TestDecide records the known behaviour of HNS, one fact a line.
+// TestDecide records the known behaviour of HNS, one fact per line.
 func TestDecide(t *testing.T) {
 	web := rule("web", hns.Allow, hns.In, 1000)
 	web.Protocols, web.LocalPorts, web.RemoteAddresses = "6", "80,8000-8010", "10.40.1.0/24,10.40.2.9"
@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestParts compares the parts for many remote addresses with the part for each.
+// TestParts compares the combined result for many remote addresses with the result for each.
 func TestParts(t *testing.T) {
 	members := []string{"", "10.40.0.0/16", "10.40.1.0/24,10.40.2.9", "10.40.3.7", "fd00::/16", "fd00:1::/64,10.40.9.0/24"}
 	setMembers := []string{"peers", "none", "six", "peers,six"}
@@ -125,8 +125,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestReadingsDiffer shows that each open question is one that a careless list
-// falls into, and that a careful list does not.
+// TestReadingsDiffer checks for each open question that it changes the verdict of a careless list,
+// and not that of a careful one.
 func TestReadingsDiffer(t *testing.T) {
 	empty := []hns.SetPolicy{{ID: "none", PolicyType: hns.IPSet}}
 	fromNone := rule("set", hns.Allow, hns.In, 1000)
@@ -160,7 +160,7 @@ func TestReadingsDiffer(t *testing.T) {
 	}
 }
 
-// TestParseRulesRefuses lists what HNS refuses in an ACL.
+// TestParseRulesRefuses lists the ACLs that HNS refuses.
 func TestParseRulesRefuses(t *testing.T) {
 	sets := []hns.SetPolicy{{ID: "s", PolicyType: hns.IPSet, Values: "10.0.0.1"}}
 	for name, change := range map[string]func(*hns.ACL){
@@ -205,8 +205,8 @@ func TestParseRulesRefuses(t *testing.T) {
 	}
 }
 
-// linear matches a packet with one ACL by the words of the documentation, with
-// nothing shared with the evaluator but the parsers.
+// linear matches a packet with one ACL according to the documentation. It shares only the parsers
+// with the evaluator.
 func linear(a hns.ACL, p hns.Packet) bool {
 	in := func(text string, addr netip.Addr) bool {
 		list, _ := hns.ParseAddresses(text)
@@ -225,8 +225,8 @@ func linear(a hns.ACL, p hns.Packet) bool {
 		in(a.LocalAddresses, p.Local) && in(a.RemoteAddresses, p.Remote) && ports(a.LocalPorts, local) && ports(a.RemotePorts, remote)
 }
 
-// FuzzACL compares the evaluator with linear on one ACL, and makes sure that
-// nothing that parses breaks it.
+// FuzzACL compares the evaluator with linear on one ACL, and checks that no parsed ACL makes it
+// panic.
 func FuzzACL(f *testing.F) {
 	f.Add("6,17", "10.0.0.0/8,10.1.0.0/16,fd00::/16", "", "80,8000-8010", "", uint32(0x0A010203), uint16(80), uint8(6), true)
 	f.Add("256", "", "10.0.0.1", "", "", uint32(0x0A000001), uint16(0), uint8(1), false)
@@ -250,7 +250,8 @@ func FuzzACL(f *testing.F) {
 	})
 }
 
-// FuzzParseAddresses: what parses comes back to itself.
+// FuzzParseAddresses checks that parsed addresses have the same meaning after formatting and
+// parsing.
 func FuzzParseAddresses(f *testing.F) {
 	for _, s := range []string{"", "10.0.0.1", "10.0.0.0/8,fd00::/64", "isthmus-00ff-v4", "Any", "10.0.0.1/8", "1.2.3.4,,", "::ffff:1.2.3.4", "0.0.0.0/0,::/0", "10.0.0.01"} {
 		f.Add(s)
@@ -271,7 +272,7 @@ func FuzzParseAddresses(f *testing.F) {
 	})
 }
 
-// FuzzParsePorts: what parses is in range and in order.
+// FuzzParsePorts checks that parsed ports are in range and in order.
 func FuzzParsePorts(f *testing.F) {
 	for _, s := range []string{"", "80", "80,8000-8010", "0-65535", "90-80", "-", "1-2-3", "065", "99999999999999999999"} {
 		f.Add(s)

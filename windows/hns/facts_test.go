@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestFacts checks the evaluator against every known fact of HNS, in the JSON of HNS, under every reading
+// TestFacts checks the evaluator against every known fact about HNS, as JSON, under every reading
 // of undocumented behaviour.
 func TestFacts(t *testing.T) {
 	for _, f := range facts.All() {

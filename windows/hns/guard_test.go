@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// guarded returns a guarded Fake and what the observer saw.
+// guarded returns a guarded Fake, and a function that returns the calls that the observer saw.
 func guarded(t *testing.T, c hns.GuardConfig) (*hnstest.Fake, hns.Client, func() []hns.Call) {
 	t.Helper()
 	f := hnstest.NewFake(hns.Server2022)
@@ -31,8 +31,8 @@ func guarded(t *testing.T, c hns.GuardConfig) (*hnstest.Fake, hns.Client, func()
 	}
 }
 
-// TestGuardEndsHungCalls: a call that hangs fails at its deadline, is not made
-// a second time beside itself, and too many of them close the door.
+// TestGuardEndsHungCalls checks that a call that hangs fails at its deadline, and is not repeated
+// meanwhile. Too many such calls block further calls.
 func TestGuardEndsHungCalls(t *testing.T) {
 	f, g, calls := guarded(t, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 2, Backoff: time.Millisecond})
 	release := make(chan struct{})
@@ -55,12 +55,12 @@ func TestGuardEndsHungCalls(t *testing.T) {
 		if _, err := g.Version(context.Background()); err == nil {
 			break
 		} else if time.Since(start) > 5*time.Second {
-			t.Fatal("the door stays closed: ", err)
+			t.Fatal("calls stay blocked: ", err)
 		}
 	}
 }
 
-// TestGuardRepeats: Guard retries only calls that can succeed later.
+// TestGuardRepeats checks that Guard retries only calls that can succeed later.
 func TestGuardRepeats(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -101,7 +101,7 @@ func TestGuardRepeats(t *testing.T) {
 	}
 }
 
-// TestGuardObeysItsCaller: a caller that gives up gets its own error at once.
+// TestGuardObeysItsCaller checks that a caller whose context ends gets the error immediately.
 func TestGuardObeysItsCaller(t *testing.T) {
 	f, g, _ := guarded(t, hns.GuardConfig{Deadline: time.Minute})
 	release := make(chan struct{})
@@ -124,7 +124,7 @@ func TestGuardConfig(t *testing.T) {
 	}
 }
 
-// TestVersions checks the gates against the versions that are known.
+// TestVersions checks the feature gates against the known versions.
 func TestVersions(t *testing.T) {
 	for _, c := range []struct {
 		v    hns.Version

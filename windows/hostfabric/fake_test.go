@@ -12,13 +12,15 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// host is the IP stack of a Windows host. It refuses what Windows refuses: a second route with the same
-// destination, next hop and interface, and a next hop that no segment of the interface contains.
+// host is the IP stack of a Windows host. It refuses the same routes as Windows: a second one with
+// the same destination, next hop and interface, and one whose next hop is on no segment of the
+// interface.
 type host struct {
 	routes     []hostroute.Route
 	interfaces []hostroute.Interface
 	writes     []string
-	// refuses fails every write, unreadable every reading, lies accepts writes and does nothing.
+	// refuses makes every write fail, and unreadable every read; lies makes writes succeed without
+	// effect.
 	refuses, unreadable error
 	lies                bool
 }
@@ -46,7 +48,8 @@ func addresses(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// newHost is the host of node1, as HNS leaves it: with the routes of its links, and forwarding off.
+// newHost returns the host of node1 as HNS leaves it: with the routes of its links, and forwarding
+// off.
 func newHost() *host {
 	h := &host{interfaces: []hostroute.Interface{
 		{Index: loopbackIndex, Name: "Loopback Pseudo-Interface 1", MTU: 65535, Addresses: prefixes("127.0.0.1/8", "::1/128")},
@@ -74,7 +77,7 @@ func (h *host) named(name string) *hostroute.Interface {
 	return &h.interfaces[i]
 }
 
-// pods are the routes with a next hop, without that of the default, as text.
+// pods returns the routes with a next hop as text, without the default route.
 func (h *host) pods() []string {
 	var all []string
 	for _, r := range h.routes {
@@ -86,7 +89,7 @@ func (h *host) pods() []string {
 	return all
 }
 
-// forwarding are the interfaces that forward, as text.
+// forwarding returns the interfaces that forward, as text.
 func (h *host) forwarding() string {
 	var all []string
 	for _, i := range h.interfaces {

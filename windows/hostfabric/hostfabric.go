@@ -20,13 +20,6 @@ import (
 // Metric is the metric of the routes of this package. No other program is known to use it.
 const Metric = 7300
 
-// auditPeriod is the interval between comparisons of the host with an unchanged plan, retryPeriod the
-// interval after a problem.
-const (
-	auditPeriod = 5 * time.Second
-	retryPeriod = time.Second
-)
-
 // Config describes the host's part of a network.
 type Config struct {
 	// Mode is Auto, Routes or None. Auto reports nodes beyond the segment, because an L2Bridge network has
@@ -51,14 +44,13 @@ type HostFabric struct {
 	host  dataplane.Host
 	input fabric.Input // of the next plan
 
-	// last is what the last comparison wanted, due the time of the next one.
-	last   *intent
-	due    time.Time
-	failed bool // the last attempt, at least in part
+	// last is the intent of the last comparison.
+	last     *intent
+	compared fabric.Comparison
+	failed   bool // the last attempt, at least in part
 
-	problems []string
-	facts    []string
-	repairs  atomic.Uint64
+	facts   []string
+	repairs atomic.Uint64
 }
 
 var (
@@ -84,7 +76,7 @@ func (f *HostFabric) Apply(_ context.Context, s *model.State) ([]model.Unsupport
 
 // Sync implements dataplane.Component. It periodically compares the host with the plan and repairs it.
 func (f *HostFabric) Sync(_ context.Context, now time.Time) error {
-	if f.input.Known && !now.Before(f.due) {
+	if f.input.Known && !now.Before(f.compared.Due) {
 		f.sync(now, true)
 	}
 	return nil
@@ -111,13 +103,13 @@ func (f *HostFabric) Audit(context.Context, *model.State) (found []dataplane.Dri
 		found = append(found, dataplane.Drift{Object: "forwarding", Detail: fmt.Sprintf("%s forwarding of interface %q is off", k.Family, k.Interface)})
 	}
 	if len(found) > 0 {
-		f.due = time.Time{}
+		f.compared.Due = time.Time{}
 	}
 	return found, nil
 }
 
 // Problems implements dataplane.Component.
-func (f *HostFabric) Problems() []string { return f.problems }
+func (f *HostFabric) Problems() []string { return f.compared.Problems }
 
 // Facts implements dataplane.Describer.
 func (f *HostFabric) Facts() []string { return f.facts }
@@ -161,23 +153,9 @@ func (f *HostFabric) sync(now time.Time, audit bool) {
 }
 
 func (f *HostFabric) report(now time.Time, problems []string) {
-	f.due = now.Add(auditPeriod)
-	if len(problems) > 0 {
-		f.due = now.Add(retryPeriod)
+	for _, p := range f.compared.Done(now, problems) {
+		f.host.Log.Error("host fabric", "problem", p)
 	}
-	slices.Sort(problems)
-	problems = slices.Compact(problems)
-	for i, p := range problems {
-		level, rest := "", p
-		if after, ok := strings.CutPrefix(p, warning); ok {
-			level, rest = warning, after
-		}
-		problems[i] = level + "fabric: " + strings.ReplaceAll(rest, "\n", "; ")
-		if !slices.Contains(f.problems, problems[i]) {
-			f.host.Log.Error("host fabric", "problem", p)
-		}
-	}
-	f.problems = problems
 }
 
 // describe returns the lines of status.

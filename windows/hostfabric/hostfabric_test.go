@@ -22,7 +22,7 @@ import (
 
 var ctx = context.Background()
 
-// lab is a host with the component, whose file outlives it.
+// lab is a host with the component. Its file survives restarts.
 type lab struct {
 	t    *testing.T
 	host *host
@@ -39,12 +39,12 @@ func newLab(t *testing.T, mode fabric.Mode) *lab {
 	return l
 }
 
-// restart replaces the agent.
+// restart starts a new agent.
 func (l *lab) restart() {
 	l.HostFabric = hostfabric.New(l.cfg, dataplane.Host{Log: slog.New(slog.DiscardHandler), Step: func(string) {}, Repaired: func(string) {}})
 }
 
-// state is that of node1 with peers.
+// state returns the State of node1 with peers.
 func state(peers ...model.Route) *model.State {
 	return &model.State{Node: "node1", Fabric: model.FabricState{NodeAddresses: addresses("192.168.0.1", "fd00:ffff::1"), Routes: peers}}
 }
@@ -110,8 +110,8 @@ const (
 	allFlags = "IPv4 vEthernet (Ethernet), IPv4 vEthernet (isthmus_ep), IPv6 vEthernet (Ethernet), IPv6 vEthernet (isthmus_ep)"
 )
 
-// TestRoutesFollowNodes: nodes join and leave; forwarding is on for the two interfaces of pod traffic only,
-// and nothing is written without need.
+// TestRoutesFollowNodes checks routes while nodes join and leave. Forwarding is on only for the two
+// interfaces of pod traffic, and nothing is written without need.
 func TestRoutesFollowNodes(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	l.apply(state(peer(2, "10.0.2.0/24", "fd00:2::/64"), peer(3, "10.0.3.0/24")))
@@ -139,8 +139,8 @@ func TestRoutesFollowNodes(t *testing.T) {
 	}
 }
 
-// TestAudit: a route that is deleted by hand and forwarding that is turned off are found, repaired within
-// one interval and counted. So is a stray route of ours.
+// TestAudit checks that a deleted route and disabled forwarding are found, repaired within one
+// interval, and counted. So is a stray route of ours.
 func TestAudit(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	s := state(peer(2, "10.0.2.0/24"), peer(3, "10.0.3.0/24"))
@@ -153,7 +153,7 @@ func TestAudit(t *testing.T) {
 		!strings.Contains(text, "IPv4 forwarding of interface \"vEthernet (isthmus_ep)\" is off") {
 		t.Errorf("audit %v, %v", found, err)
 	}
-	if err := l.Sync(ctx, l.now); err != nil { // at once, after the audit has found something
+	if err := l.Sync(ctx, l.now); err != nil { // immediately, because the audit found a difference
 		t.Fatal(err)
 	}
 	l.wantRoutes(route2, route3)
@@ -168,8 +168,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestForeignRoutes: a route of another program stays and is reported; one that leads to the same node is
-// as good as ours.
+// TestForeignRoutes checks that a route of another program stays and is reported, unless it leads
+// to the same node.
 func TestForeignRoutes(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	l.host.route("10.0.2.0/24", "192.168.0.77", uplinkIndex, 1, hostroute.NetMgmt)
@@ -187,7 +187,8 @@ func TestForeignRoutes(t *testing.T) {
 	l.wantProblem()
 }
 
-// TestNextHopBeyondTheSegment: auto reports it, routes leaves it to routers; neither makes a wrong route.
+// TestNextHopBeyondTheSegment checks that auto reports such a node, that routes ignores it, and
+// that neither adds a route.
 func TestNextHopBeyondTheSegment(t *testing.T) {
 	far := peer(5, "10.0.5.0/24")
 	far.Addresses = addresses("198.51.100.5")
@@ -201,8 +202,8 @@ func TestNextHopBeyondTheSegment(t *testing.T) {
 	l.wantProblem()
 }
 
-// TestSeveralUplinks: a node with addresses on two segments uses the one that has the next hop, and
-// forwards on both.
+// TestSeveralUplinks checks that a node with addresses on two segments uses the one that has the
+// next hop, and forwards on both.
 func TestSeveralUplinks(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	near := peer(3, "10.0.3.0/24")
@@ -216,8 +217,9 @@ func TestSeveralUplinks(t *testing.T) {
 	}
 }
 
-// TestInterfacesComeLater: HNS rebinds the adapter. For a while no interface has the node's
-// addresses, and then another one. Installed routes stay meanwhile only if the interface does.
+// TestInterfacesComeLater checks the time in which HNS rebinds the adapter. First no interface has
+// the node's addresses, then another one. Installed routes stay meanwhile only if their interface
+// stays.
 func TestInterfacesComeLater(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	was := *l.host.named(uplink)
@@ -234,7 +236,8 @@ func TestInterfacesComeLater(t *testing.T) {
 	l.wantProblem()
 }
 
-// TestUninstall: our routes go, and forwarding is as it was before the first agent: what was on stays on.
+// TestUninstall checks that our routes are removed, and that forwarding is as before the first
+// agent.
 func TestUninstall(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	l.host.named(uplink).Forwarding[hostroute.IPv4] = true
@@ -259,7 +262,7 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// TestNone: other programs connect the nodes. What an agent with another mode installed is removed.
+// TestNone checks the mode none: the routes of an agent with another mode are removed.
 func TestNone(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	l.apply(state(peer(2, "10.0.2.0/24")))
@@ -275,7 +278,8 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// TestOverlay: the host gets no routes, and its MTU must have room for the header.
+// TestOverlay checks that the host gets no routes, and that an MTU without room for the header is
+// reported.
 func TestOverlay(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	l.cfg.Overlay, l.cfg.Gateways = true, nil
@@ -291,7 +295,8 @@ func TestOverlay(t *testing.T) {
 	l.wantProblem(`warning: fabric: MTU 1460 of interface "vEthernet (Ethernet)" is too small: HNS gives pods of overlay networks 1450 bytes and adds 50 of VXLAN: set it to 1500`)
 }
 
-// TestFailures: a failure is a problem that names what failed, and it is retried. The installed routes stay.
+// TestFailures checks that a failure is a problem that names the object, and that it is retried.
+// The installed routes stay.
 func TestFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail func(*host)
@@ -319,8 +324,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestBrokenFile: forwarding that cannot be noted is not turned on, because an uninstallation would leave
-// it on.
+// TestBrokenFile checks that forwarding is not turned on if that cannot be recorded, because an
+// uninstallation could not turn it off.
 func TestBrokenFile(t *testing.T) {
 	l := newLab(t, fabric.Auto)
 	if err := os.WriteFile(l.cfg.File, []byte("{"), 0o600); err != nil {

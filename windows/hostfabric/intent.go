@@ -34,9 +34,6 @@ func (w *intent) same(o *intent) bool {
 	return w != nil && slices.Equal(w.routes, o.routes) && slices.Equal(w.forwarding, o.forwarding)
 }
 
-// warning begins the text of a problem that does not prevent the node from working.
-const warning = "warning: "
-
 func (w *intent) problem(format string, args ...any) {
 	w.problems = append(w.problems, fmt.Sprintf(format, args...))
 }
@@ -64,7 +61,7 @@ func (f *HostFabric) intent(have *present) *intent {
 	if f.cfg.Overlay {
 		for _, i := range w.uplinks {
 			if i.MTU < overlayMTU+vxlanOverhead {
-				w.problem(warning+"MTU %d of interface %q is too small: HNS gives pods of overlay networks %d bytes and adds %d of VXLAN: set it to %d or more (Set-NetIPInterface -NlMtuBytes)",
+				w.problem(fabric.Warning+"MTU %d of interface %q is too small: HNS gives pods of overlay networks %d bytes and adds %d of VXLAN: set it to %d or more (Set-NetIPInterface -NlMtuBytes)",
 					i.MTU, i.Name, overlayMTU, vxlanOverhead, overlayMTU+vxlanOverhead)
 			}
 		}

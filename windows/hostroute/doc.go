@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostroute is the door to the IP stack of a Windows host: its routing table, and the addresses
+// Package hostroute reads and changes the IP stack of a Windows host: its routing table, and the addresses
 // and forwarding flags of its interfaces (System, by the IP Helper API).
 //
 // Its Keeper restores routes of the host that are lost when HNS creates the first network on

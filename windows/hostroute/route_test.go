@@ -45,7 +45,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// table is a host's, as a test sets it.
+// table is the routing table of a host that a test controls.
 type table struct {
 	routes  []Route
 	refuses error
@@ -60,7 +60,7 @@ func (t *table) Add(r Route) error {
 	return t.refuses
 }
 
-// TestKeeper goes through a blackout of the host with a crash in the middle.
+// TestKeeper simulates an outage of the host with a crash during it.
 func TestKeeper(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "routes.json")
 	link, gateway := route("10.0.0.0/16", "0.0.0.0", 4, 256), route("0.0.0.0/0", "10.0.0.1", 4, 25)

@@ -73,7 +73,7 @@ func TestSystemWrites(t *testing.T) {
 		}
 		return slices.Contains(list, r)
 	}
-	for range 2 { // what exists, or is gone, is not an error
+	for range 2 { // existing routes, and missing ones on removal, are not errors
 		if err := (System{}).Add(r); err != nil {
 			t.Fatal(err)
 		}

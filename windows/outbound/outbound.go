@@ -91,8 +91,8 @@ func Policies(exceptions []netip.Prefix, ips []netip.Addr) []hns.Policy {
 	return list
 }
 
-// Covers reports whether an installed OutBoundNAT policy does for a wanted one: it is of the same family and
-// excepts at least the same destinations. A range that has left the cluster may stay an exception, because a
+// Covers reports whether an installed OutBoundNAT policy meets the intended one: it is of the same family and
+// excepts at least the same destinations. A range that left the cluster may stay an exception, because a
 // write may cut connections and the next node often gets the same range.
 func Covers(have, want hns.Policy) bool {
 	var h, w hns.OutBoundNAT

@@ -36,8 +36,8 @@ var (
 	state = model.FabricState{PodCIDRs: own, NodeAddresses: addresses("192.168.0.1"), Routes: routes}
 )
 
-// TestExceptions: the ranges of the cluster, joined where they are adjacent. Hosts of Windows nodes are not
-// in an overlay.
+// TestExceptions checks that exceptions are the ranges of the cluster, joined where they are
+// adjacent. They do not include hosts of Windows nodes on an overlay.
 func TestExceptions(t *testing.T) {
 	for overlay, want := range map[bool]string{
 		false: "[10.0.0.0/22 10.96.0.0/12 192.168.0.1/32 192.168.0.2/31 fd00::/64 fd00:1::/64 fd00:ffff::2/128]",
@@ -52,7 +52,7 @@ func TestExceptions(t *testing.T) {
 	}
 }
 
-// TestPolicies: one for each family of the pod, in the form that HNS takes.
+// TestPolicies checks that each IP version of the pod has one policy, in the form that HNS accepts.
 func TestPolicies(t *testing.T) {
 	exceptions := outbound.Exceptions(state, own, nil, false)
 	list := outbound.Policies(exceptions, addresses("10.0.1.7", "fd00:1::7"))

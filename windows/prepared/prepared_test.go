@@ -50,7 +50,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestStoreCannotWrite: an entry that is not on disk does not count.
+// TestStoreCannotWrite checks that an entry that could not be stored does not exist.
 func TestStoreCannotWrite(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prepared.json")
 	s, err := Open(file)
@@ -77,7 +77,7 @@ func TestStoreCannotWrite(t *testing.T) {
 	}
 }
 
-// TestDamagedStore: a damaged file is set aside.
+// TestDamagedStore checks that a damaged file is moved aside.
 func TestDamagedStore(t *testing.T) {
 	for _, text := range []string{"", "{", `[]`, `{"a":{"dns":{"servers":["::ffff:0.0.0.0%x"]}}}`, `{"a":{"dns":{"searches":[" "]}}}`, strings.Repeat(" ", maxSize+1)} {
 		file := filepath.Join(t.TempDir(), "prepared.json")

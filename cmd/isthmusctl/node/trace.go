@@ -40,7 +40,7 @@ func (e env) traceCommand() *cobra.Command {
 		Use:   "trace --from POD|IP --to POD|IP --port N",
 		Short: "Follow a new connection through this node: what policy intends, and what the data path holds",
 		Long: `Follow a new connection through this node, step by step: the attachment of each end, the policies of each end and
-the way between them. Each decision is shown twice: as the policies intend it, and as it was read back from the
+the path between them. Each decision is shown twice: as the policies intend it, and as it was read back from the
 maps of the kernel or from HNS. DRIFT marks a step at which they differ. Nothing is sent or changed.
 
 Policies apply to the addresses of pods: for a Service, name one of its pods as the destination. isthmusctl explain

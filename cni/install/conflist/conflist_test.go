@@ -71,7 +71,7 @@ func TestAddAndRemove(t *testing.T) {
 	}
 }
 
-// TestLibcniReads: runtimes read the result as the original with one more plugin.
+// TestLibcniReads checks that runtimes read the result as the original with one additional plugin.
 func TestLibcniReads(t *testing.T) {
 	text, err := conflist.Add([]byte(flannel), entry)
 	if err != nil {
@@ -109,7 +109,7 @@ func TestAddRepairs(t *testing.T) {
 			}
 		})
 	}
-	// What others appended behind the entry stays.
+	// Text that others added after the entry stays.
 	if got, was := conflist.Remove([]byte(list(`{"type":"ptp"}, `+added+` , {"type":"istio-cni"}`)), entry.Type); !was || string(got) != list(`{"type":"ptp"} , {"type":"istio-cni"}`) {
 		t.Errorf("removed %v: %s", was, got)
 	}
@@ -163,7 +163,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// FuzzAdd: what Add accepts stays as it is but for one entry behind another plugin, and Remove restores it.
+// FuzzAdd checks that Add changes nothing but adds one entry after another plugin, and that Remove
+// restores the text.
 func FuzzAdd(f *testing.F) {
 	for _, s := range []string{flannel, `{"cniVersion":"1.0.0","plugins":[{"type":"a"},` + added + `,{}]}`, `{"plugins":[{"type":"a"} , {"a":[{}]}],"cniVersion":"0.3.1"}`,
 		`{"cniVersion":"1.0.0","plugins":[` + added + `,` + added + `,{"Type":"a"}]}`, `{"cniVersion":"1.0.0","plugins":[null,{"type":"\ud800"}]}`} {
@@ -192,7 +193,7 @@ func FuzzAdd(f *testing.F) {
 		var before, after map[string]any
 		var ours any
 		if json.Unmarshal(clean, &before) != nil || json.Unmarshal(got, &after) != nil || json.Unmarshal([]byte(added), &ours) != nil {
-			return // numbers beyond float64
+			return // numbers that a float64 cannot represent
 		}
 		var others []any
 		list, _ := after["plugins"].([]any)

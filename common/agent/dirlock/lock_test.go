@@ -19,8 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/dirlock"
 )
 
-// TestMain is another process that holds a directory, when a test runs itself
-// again.
+// TestMain acts as another process that holds a directory, when a test runs itself again.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("ISTHMUS_TEST_HOLD")
 	if dir == "" {
@@ -63,7 +62,7 @@ func take(t *testing.T, dir string, patience time.Duration) (*dirlock.Lock, []st
 	return l, told, err
 }
 
-// holderOf is how messages name a process.
+// holderOf returns the description of a process in messages.
 func holderOf(pid int) string {
 	switch runtime.GOOS {
 	case "linux", "windows":
@@ -91,8 +90,8 @@ func TestSecondProcess(t *testing.T) {
 	other.Release()
 }
 
-// TestHolderEnds has the next process wait for one that ends in good order, and
-// for one that is killed.
+// TestHolderEnds makes the next process wait for one that ends normally, and for one that is
+// killed.
 func TestHolderEnds(t *testing.T) {
 	dir := t.TempDir()
 	for name, end := range map[string]func(*exec.Cmd, io.Closer) error{

@@ -35,7 +35,7 @@ func (s *slow) read(ctx context.Context) (dataplane.Counters, error) {
 	return dataplane.Counters{Repairs: uint64(n)}, s.err
 }
 
-// TestSamplerFresh: cheap counters are read for every caller.
+// TestSamplerFresh checks that cheap counters are read for every caller.
 func TestSamplerFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s meter.Sampler
@@ -48,8 +48,9 @@ func TestSamplerFresh(t *testing.T) {
 	})
 }
 
-// TestSamplerSlow: a read that takes 5 seconds delays no caller for longer than it wants to wait, does not run
-// twice at a time, and takes at most a twentieth of the time. Its result does not vanish meanwhile.
+// TestSamplerSlow checks a read that takes 5 seconds. It delays no caller for longer than the
+// caller's limit, does not run twice at a time, and takes at most a twentieth of the time. Its last
+// result stays available.
 func TestSamplerSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s meter.Sampler
@@ -77,7 +78,8 @@ func TestSamplerSlow(t *testing.T) {
 	})
 }
 
-// TestSamplerError: counters of an earlier read stay beside the error of the last one; a hanging read ends.
+// TestSamplerError checks that the counters of an earlier read stay beside the error of the last
+// one, and that a hanging read ends.
 func TestSamplerError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s meter.Sampler

@@ -135,7 +135,7 @@ func (n *node) consistent() {
 
 func run(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
 
-// TestFill: the pool fills when no pods wait, a part at a time, and hands out what fits.
+// TestFill checks that the pool fills in parts while no pods wait, and returns endpoints that fit.
 func TestFill(t *testing.T) {
 	run(t, func(t *testing.T) {
 		n := newNode(t, 6, "10.0.0.0/24", "fd00::/64")
@@ -172,7 +172,7 @@ func TestFill(t *testing.T) {
 	})
 }
 
-// TestRestart: the next agent goes on with what the data path has.
+// TestRestart checks that the next agent continues with the endpoints of the data path.
 func TestRestart(t *testing.T) {
 	run(t, func(t *testing.T) {
 		n := newNode(t, 4)
@@ -187,7 +187,7 @@ func TestRestart(t *testing.T) {
 		if n.data.made != 4 || n.Stats().Ready != 4 {
 			t.Errorf("%d made, %+v", n.data.made, n.Stats())
 		}
-		// The range of the node changes: the endpoints are of no use.
+		// The range of the node changes, so the endpoints no longer fit.
 		n.Use(allocator(t, "10.0.9.0/24"))
 		n.idle(10 * time.Second)
 		for _, e := range n.data.ready {
@@ -195,13 +195,13 @@ func TestRestart(t *testing.T) {
 				t.Errorf("%v is still there", e.IPs)
 			}
 		}
-		// HNS loses them: they are made again, and no address leaks.
+		// HNS loses them: they are created again, and no address leaks.
 		n.data.ready = nil
 		n.idle(10 * time.Second)
 		if n.Stats().Ready != 4 {
 			t.Errorf("%+v", n.Stats())
 		}
-		// It is turned off.
+		// The pool is turned off.
 		n = newNode(t, Off, "10.0.9.0/24")
 		n.cfg.Backend, n.data = before, before
 		n.Note(dnsOf("a"), time.Now())
@@ -212,8 +212,8 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestGiveWay: pods get the addresses of prepared endpoints when there are no others, or when they ask for
-// them. The pool keeps at most half of those that are free.
+// TestGiveWay checks that pods get the addresses of prepared endpoints if no others are free, or if
+// they request them. The pool keeps at most half of the free addresses.
 func TestGiveWay(t *testing.T) {
 	run(t, func(t *testing.T) {
 		n := newNode(t, 100, "10.0.0.0/28") // 13 addresses
@@ -248,7 +248,8 @@ func TestGiveWay(t *testing.T) {
 	})
 }
 
-// TestFailures: after an error the pool pauses longer and longer, reports it, and recovers.
+// TestFailures checks that the pool pauses for growing times after errors, reports them, and
+// recovers.
 func TestFailures(t *testing.T) {
 	run(t, func(t *testing.T) {
 		n := newNode(t, 2)
@@ -270,7 +271,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestAuto: the pool follows the pods that start within a minute, and forgets them after an hour.
+// TestAuto checks that the pool follows the pods that start within a minute, and forgets them after
+// an hour.
 func TestAuto(t *testing.T) {
 	run(t, func(t *testing.T) {
 		n := newNode(t, Auto)
@@ -291,7 +293,8 @@ func TestAuto(t *testing.T) {
 	})
 }
 
-// TestShares: a number is divided by use, and is never exceeded, however many namespaces there are.
+// TestShares checks that a number is divided by use, and never exceeded, for any number of
+// namespaces.
 func TestShares(t *testing.T) {
 	h := make(history)
 	now := time.Now()
@@ -343,7 +346,7 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-// TestNilPool: a data path that prepares nothing has no pool.
+// TestNilPool checks that a data path that prepares nothing has no pool.
 func TestNilPool(t *testing.T) {
 	var p *Pool
 	p.Note(model.DNS{}, time.Now())

@@ -101,8 +101,8 @@ func (r *rig) end() {
 	}
 }
 
-// publish makes pods shop/web-0, web-1, ... known, and a policy that isolates those with an odd number for
-// ingress.
+// publish publishes pods shop/web-0, web-1, ..., and a policy that isolates those with an odd
+// number for ingress.
 func (r *rig) publish(pods int) {
 	node := &model.Node{Name: "node1", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
 	var list []*model.Pod
@@ -148,7 +148,7 @@ func wantRefusal(t *testing.T, err error, code uint32, text string) {
 	}
 }
 
-// started waits until the loop has taken over: the socket answers before.
+// started waits until the loop runs: the socket answers before that.
 func (r *rig) started() {
 	r.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {

@@ -73,12 +73,12 @@ func TestCallsOfThePlugin(t *testing.T) {
 	r.end()
 }
 
-// TestPluginLeaves expects no attachment for a plugin that has gone.
+// TestPluginLeaves checks that no attachment is left for a plugin that has ended.
 func TestPluginLeaves(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.publish(1)
 	c := r.connect()
-	body, err := json.Marshal(addRequest(2)) // not known yet
+	body, err := json.Marshal(addRequest(2)) // the pod is not published yet
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestStrangeConnections(t *testing.T) {
 		})
 	}
 	conn.Close()
-	// Silent clients do not keep the agent from stopping.
+	// Silent clients do not prevent the agent from stopping.
 	for _, address := range []string{r.socket, socket.Inspection(r.socket)} {
 		silent, err := socket.Dial(context.Background(), address)
 		if err != nil {
@@ -169,8 +169,8 @@ func TestStrangeConnections(t *testing.T) {
 	}
 }
 
-// TestTooManyCalls sends more calls than the agent serves at once. It rejects those that exceed the limit at
-// once, and serves later ones.
+// TestTooManyCalls sends more calls than the agent serves concurrently. The agent rejects the
+// excess immediately, and serves later calls.
 func TestTooManyCalls(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.started()
@@ -223,7 +223,7 @@ func (l *failing) Accept() (net.Conn, error) {
 	}
 }
 
-// TestAcceptIsTriedAgain runs out of file descriptors for a while.
+// TestAcceptIsTriedAgain simulates a temporary lack of file descriptors.
 func TestAcceptIsTriedAgain(t *testing.T) {
 	l := &failing{errs: make(chan error, 3)}
 	for range cap(l.errs) {

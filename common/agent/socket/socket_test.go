@@ -140,7 +140,7 @@ func TestOtherUsersAreCutOff(t *testing.T) {
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "a.sock")
 	l := listen(t, path)
-	// The modes are opened, so that only the check of the peer is left.
+	// The modes are opened, so that only the check of the peer remains.
 	for p, mode := range map[string]os.FileMode{dir: 0o755, path: 0o666} {
 		if err := os.Chmod(p, mode); err != nil {
 			t.Fatal(err)

@@ -26,8 +26,8 @@ spec:
     ports: [{port: metrics}]
 `
 
-// A policy that selects no pod, with a port name that no pod has, on one platform
-// that enforces everything.
+// A policy that selects no pod, with a port name that no pod has, on a platform that enforces every
+// construct.
 func Example() {
 	o, _, errs := manifests.Parse("shop.yaml", []byte(shop), manifests.DefaultLimits())
 	if len(errs) > 0 {

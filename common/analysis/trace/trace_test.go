@@ -29,7 +29,7 @@ func bundle() *inspect.Bundle {
 			{ID: "b:eth0", Pod: model.PodID{Namespace: "shop", Name: "b"}, Table: "2", Policies: []model.Origin{origin}}}}
 }
 
-// TestSteps changes what a node says, and checks the verdicts and the drift of a flow to TCP 80.
+// TestSteps changes the data of a node, and checks the verdicts and the drift of a flow to TCP 80.
 func TestSteps(t *testing.T) {
 	exact := func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
 		return model.Allow, "", nil
@@ -81,7 +81,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestEdits: a denied flow names what would allow it.
+// TestEdits checks that a denied flow names the edits that would allow it.
 func TestEdits(t *testing.T) {
 	b := bundle()
 	r := trace.Flow(b, b.Cluster.Objects().Snapshot(), model.Flow{Src: netip.MustParseAddr("10.0.1.2"), Dst: netip.MustParseAddr("10.0.1.3"), Protocol: model.TCP, Port: 81},

@@ -55,7 +55,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// answering calls a peer that reads a request and writes what f makes of it.
+// answering starts a peer that reads a request and writes the result of f.
 func answering(t *testing.T, timeout time.Duration, answer any, f func(cniframe.Frame) []byte) error {
 	t.Helper()
 	near, far := net.Pipe()
@@ -150,7 +150,7 @@ func TestFrameBounds(t *testing.T) {
 	}
 }
 
-// TestFrameOfAnotherVersion: neither an older nor a newer frame is understood.
+// TestFrameOfAnotherVersion checks that neither an older nor a newer frame is accepted.
 func TestFrameOfAnotherVersion(t *testing.T) {
 	frame := encoded(t, cniframe.Frame{Kind: cniframe.Status, Body: []byte("{}")})
 	for _, v := range [][2]byte{{0, 0}, {0, 2}, {1, 1}, {255, 255}} {
@@ -162,13 +162,13 @@ func TestFrameOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// endless has bytes for everybody.
+// endless is a reader without an end.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// FuzzRead expects of every frame that can be read that it is written the same,
-// and that no more is taken than it has.
+// FuzzRead checks that every frame that can be read is written the same, and that Read takes no
+// more bytes than the frame has.
 func FuzzRead(f *testing.F) {
 	for _, frame := range []cniframe.Frame{{}, {Kind: cniframe.Add, Timeout: time.Minute, Body: []byte(`{"netns":"/n"}`)}, {Kind: cniframe.Done}} {
 		var b bytes.Buffer

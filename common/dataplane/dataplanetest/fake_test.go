@@ -166,7 +166,7 @@ func TestFakeReportsSingleEndpoints(t *testing.T) {
 	}
 }
 
-// compileFor makes endpoints of the first pods of node1.
+// compileFor compiles endpoints of the first pods of node1.
 func compileFor(s *model.Snapshot, endpoints ...int) *model.State {
 	var pods []model.PodID
 	for _, p := range s.Pods.All() {
@@ -183,8 +183,7 @@ func compileFor(s *model.Snapshot, endpoints ...int) *model.State {
 	return state
 }
 
-// TestFakeDump compares with a golden text, and checks that it does not depend
-// on the numbers that classes have.
+// TestFakeDump compares with a golden text, and checks that it does not depend on class numbers.
 func TestFakeDump(t *testing.T) {
 	shape := world.Shape{Pods: 8, Policies: 4, Nodes: 2, Tiers: true}
 	f, detour := newFake(t, 2), newFake(t, 2)

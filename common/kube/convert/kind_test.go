@@ -4,7 +4,7 @@ package convert
 
 import "testing"
 
-// TestKinds checks the table of kinds: a kind that is not complete would be read and then lost.
+// TestKinds checks the table of kinds: objects of an incomplete kind would be read and then lost.
 func TestKinds(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, k := range Kinds() {

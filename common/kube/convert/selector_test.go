@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// TestStoredCIDRs: texts that an old API server accepted keep their meaning.
+// TestStoredCIDRs checks that texts that an old API server accepted keep their meaning.
 func TestStoredCIDRs(t *testing.T) {
 	for _, c := range []struct{ text, stored, written string }{
 		{"10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/8"},

@@ -13,7 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestServiceCIDR: the valid ranges of an object count, and each wrong one is named.
+// TestServiceCIDR checks that the valid ranges of an object count, and that each invalid one is
+// reported.
 func TestServiceCIDR(t *testing.T) {
 	for _, c := range []struct {
 		cidrs    []any

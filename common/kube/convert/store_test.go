@@ -12,8 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
-// TestEdit compares editing with what a plain map does, for few and for many
-// changes.
+// TestEdit compares edits with those of a plain map, for few and for many changes.
 func TestEdit(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	plain := make(map[int]*model.Node)
@@ -33,7 +32,7 @@ func TestEdit(t *testing.T) {
 		for k, v := range changes {
 			was := want[k]
 			switch {
-			case v == nil && was == nil, v != nil && was != nil && v.Name == was.Name: // not a change, and the old pointer stays
+			case v == nil && was == nil, v != nil && was != nil && v.Name == was.Name: // no change: the pointer stays the same
 			case v == nil:
 				delete(want, k)
 				touched = true

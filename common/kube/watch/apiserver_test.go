@@ -79,7 +79,7 @@ func TestAPIFirstStateIsComplete(t *testing.T) {
 			if s.Namespaces.Len() != 1 || s.Nodes.Len() != 1 || s.Pods.Len() != 2 || s.Policies.Len() != 2 {
 				t.Fatalf("first snapshot has %d namespaces, %d nodes, %d pods, %d policies", s.Namespaces.Len(), s.Nodes.Len(), s.Pods.Len(), s.Policies.Len())
 			}
-			// The same objects from a file mean the same.
+			// The same objects from a file have the same meaning.
 			o, _, errs := manifests.Parse("world.yaml", []byte(world1+"---"+cnpAdmin), manifests.DefaultLimits())
 			if len(errs) > 0 {
 				t.Fatal(errs)
@@ -117,7 +117,7 @@ func TestAPIChangesAreIncremental(t *testing.T) {
 		return v == "b"
 	})
 
-	// A kubelet's sign of life and a pod's condition change nothing here.
+	// A heartbeat of a kubelet and a condition of a pod cause no new snapshot.
 	f.put(t, `
 {apiVersion: v1, kind: Pod, metadata: {name: new, namespace: shop, annotations: {note: seen}}, spec: {nodeName: n1},
  status: {podIP: 10.244.1.9, conditions: [{type: Ready, status: "True"}]}}`)
@@ -189,7 +189,7 @@ func TestAPIKindAppearsAndDisappears(t *testing.T) {
 	if p.Tier != model.TierAdmin || p.Priority != 7 || len(p.Rules[model.Egress]) != 1 {
 		t.Errorf("guard is %+v", p)
 	}
-	// The same object in a newer version: it must not be missing in between.
+	// The same object in a newer version: it must not be missing during the change.
 	f.put(t, strings.Replace(cnpAdmin, "v1alpha2", "v1beta1", 1))
 	from := len(w.All())
 	f.set(func() { delete(f.served, cnpPath); f.served[cnpBetaPath] = true })
@@ -237,8 +237,8 @@ func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
 	w.NoProblems()
 }
 
-// TestAPIServerThatHasJustStarted expects nothing to be handed out while the API
-// server does not know yet which kinds it serves, unless that lasts.
+// TestAPIServerThatHasJustStarted checks that nothing is published while the API server does not
+// serve all kinds yet, unless that lasts.
 func TestAPIServerThatHasJustStarted(t *testing.T) {
 	for name, forbidden := range map[string]string{"ready later": "", "readyz is forbidden": "/readyz"} {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestAPIBadPolicies(t *testing.T) {
 	w := startAPI(t, f)
 	w.Until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 
-	// No version of it was valid: the valid part is in force, and blocks.
+	// No earlier version was valid: the valid part is in force, and denies.
 	f.put(t, `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -303,7 +303,7 @@ spec:
 	}
 	w.Problem("NetworkPolicy shop/broken", "spec.ingress[0].from[0].ipBlock.cidr", "10.0.0.300/8")
 
-	// An object that does not fit its type: the last good version stays.
+	// An object that does not fit its type: the last valid version stays.
 	before, _ := w.Last().Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	f.put(t, strings.Replace(cnpAdmin, "priority: 7", "priority: high", 1))
 	w.Problem("ClusterNetworkPolicy guard", "spec.priority", "high", "must be an integer")
@@ -313,7 +313,7 @@ spec:
 		t.Error("the last good version did not stay")
 	}
 
-	// Fixed: in force, and no longer a problem.
+	// The corrected object is in force, and no longer a problem.
 	f.put(t, strings.Replace(cnpAdmin, "priority: 7", "priority: 9", 1))
 	f.remove(t, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: broken, namespace: shop}}`)
 	w.Until("priority 9", func(s *model.Snapshot) bool {
@@ -333,7 +333,7 @@ func TestAPIAway(t *testing.T) {
 	f.server.CloseClientConnections()
 	w.Problem("API server", "Pod", "the last known state stays in force")
 	n := len(w.All())
-	// While it is away one pod goes and one comes.
+	// During the outage one pod is deleted and one is created.
 	f.remove(t, `{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}}`)
 	f.put(t, `{apiVersion: v1, kind: Pod, metadata: {name: new, namespace: shop}}`)
 	w.Still(50 * time.Millisecond)
@@ -349,8 +349,8 @@ func TestAPIAway(t *testing.T) {
 	w.NoProblems()
 }
 
-// Changes during an outage of the API server are published as one change, also if one kind can be read
-// later than the others; but not if it cannot be read at all.
+// Changes during an outage of the API server are published as one change, also if one kind can be
+// read later than the others. They are published without a kind that cannot be read at all.
 func TestAPIAwayIsOneChange(t *testing.T) {
 	const relabelled = "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: b}}}"
 	const opened = `
@@ -361,7 +361,7 @@ spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {tea
 `
 	for name, c := range map[string]struct {
 		catchUp time.Duration
-		comes   bool // the kind that is late comes at all
+		comes   bool // the late kind can be read at all
 	}{"late": {20 * time.Second, true}, "never": {100 * time.Millisecond, false}} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeAPI(t)

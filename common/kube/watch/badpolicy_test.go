@@ -9,9 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestBadPolicyKeepsItsPredecessor edits a valid policy of every kind so that it
-// is not valid any more. The valid version stays in force, also after all objects
-// are listed again.
+// TestBadPolicyKeepsItsPredecessor makes a valid policy of every kind invalid by an edit. The valid
+// version stays in force, also after all objects are listed again.
 func TestBadPolicyKeepsItsPredecessor(t *testing.T) {
 	const anp = `
 apiVersion: policy.networking.k8s.io/v1alpha1
@@ -35,14 +34,14 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}, {from
 		"AdminNetworkPolicy":   {model.Origin{Kind: "AdminNetworkPolicy", Name: "old"}, anp, "Deny", "Drop"},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel() // watches are believed after a second
+			t.Parallel() // a watch counts as established after a second
 			f := newFakeAPI(t)
 			f.served[cnpPath], f.served[anpPath] = true, true
 			f.put(t, world1+"---"+c.good)
 			w := startAPI(t, f)
 			was, _ := w.Until("the policy", hasPolicy(kind, c.origin.Namespace, c.origin.Name)).Policies.Get(c.origin)
 			w.NoProblems()
-			// Another object of the kind shows when the feed has caught up.
+			// A change of another object of the kind shows that the feed is up to date.
 			same := func(marker, when string) {
 				t.Helper()
 				if is, _ := w.Until(marker, hasPolicy(kind, c.origin.Namespace, marker)).Policies.Get(c.origin); is != was {

@@ -21,8 +21,7 @@ import (
 
 const manyPods = 100_000
 
-// bigPod is a pod with about what pods in clusters carry besides what counts
-// here.
+// bigPod is a pod that is about as large as real ones, including fields that the source ignores.
 func bigPod(i int) *corev1.Pod {
 	p := &corev1.Pod{}
 	p.Namespace, p.Name, p.UID = "ns-"+strconv.Itoa(i%200), "app-6c5f7d8b9-"+strconv.Itoa(i), "0b7c3f4e-0000-4000-8000-000000000000"
@@ -70,8 +69,8 @@ func pages(b *testing.B, f *feed) []any {
 	return records
 }
 
-// BenchmarkInitialSnapshot converts and puts together 100,000 pods. Making the
-// API objects is not counted.
+// BenchmarkInitialSnapshot converts 100,000 pods and builds a snapshot. It does not count the
+// creation of the API objects.
 func BenchmarkInitialSnapshot(b *testing.B) {
 	for range b.N {
 		a, f, c := benchSource()
@@ -137,7 +136,7 @@ func BenchmarkPodEvent(b *testing.B) {
 	})
 }
 
-// BenchmarkMemory measures what 100,000 pods occupy in the end.
+// BenchmarkMemory measures the memory of 100,000 pods after a garbage collection.
 func BenchmarkMemory(b *testing.B) {
 	for range b.N {
 		var before, after runtime.MemStats

@@ -58,7 +58,7 @@ func TestDenyListFromAPIServer(t *testing.T) {
 	w.Until("no list", has("none"))
 }
 
-// The definition in deploy/ is of the kind that is read.
+// The definition in deploy/ is that of the kind that the source reads.
 func TestDenyListDefinition(t *testing.T) {
 	raw, err := os.ReadFile(filepath.FromSlash("../../../deploy/crds/denylists.yaml"))
 	if err != nil {

@@ -25,24 +25,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// fakeAPI is an API server as far as a client that lists and watches can see:
-// paged lists, resumed watches, streamed lists, bookmarks, discovery, faults.
+// fakeAPI is an API server as a client that lists and watches sees it: paged lists, resumed
+// watches, streamed lists, bookmarks, discovery, faults.
 type fakeAPI struct {
 	server *httptest.Server
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced at every change
 	rv      int
-	// objects are by resource path, then by namespace/name.
+	// objects are keyed by resource path, then by namespace/name.
 	objects map[string]map[string]map[string]any
 	events  []fakeEvent
 	// served are the paths of custom resources.
 	served map[string]bool
-	// streams: initial events are sent on a watch on request.
+	// streams makes watches send initial events on request.
 	streams bool
-	// protobuf: built-in kinds are sent in the binary form, as a real API server does on request.
+	// protobuf makes the server send built-in kinds in the binary form on request, as a real API
+	// server does.
 	protobuf bool
-	// starting: it does not say that it is ready.
+	// starting makes /readyz report that the server is not ready.
 	starting bool
 	// down makes every request fail, and ends the watches.
 	down bool
@@ -83,7 +84,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 	return f
 }
 
-// kubeconfig writes a file that leads here.
+// kubeconfig writes a kubeconfig file for this server.
 func (f *fakeAPI) kubeconfig(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -100,7 +101,7 @@ current-context: x
 	return path
 }
 
-// set changes something and notifies all watches.
+// set makes a change and notifies all watches.
 func (f *fakeAPI) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -297,7 +298,7 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// eventSender returns what writes the events of a watch.
+// eventSender returns a function that writes the events of a watch.
 func eventSender(w http.ResponseWriter, asProtobuf bool) func(kind string, object map[string]any) {
 	if !asProtobuf {
 		w.Header().Set("Content-Type", "application/json")
@@ -321,7 +322,7 @@ func binaryScheme() *runtime.Scheme {
 	return s
 }
 
-// binary renders an object of a built-in kind as a real API server would.
+// binary renders an object of a built-in kind in the form of a real API server.
 func binary(object map[string]any) []byte {
 	s := binaryScheme()
 	raw, err := json.Marshal(object)

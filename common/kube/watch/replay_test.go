@@ -17,8 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// replayed is a cluster that random events change, and the source that hears
-// of them.
+// replayed is a cluster that random events change, and the source that receives them.
 type replayed struct {
 	*rand.Rand
 	a        *APIServer
@@ -42,7 +41,7 @@ func newReplayed(seed uint64) *replayed {
 	return r
 }
 
-// event creates, changes or deletes an object and says so times times.
+// event creates, changes or deletes an object, and sends the event the given number of times.
 func (r *replayed) event(t *testing.T, times int) {
 	t.Helper()
 	name := fmt.Sprint("o", r.IntN(30))
@@ -76,7 +75,7 @@ func (r *replayed) event(t *testing.T, times int) {
 	}
 }
 
-// relist hands over everything at once, as after a lost connection.
+// relist sends all objects at once, as after a lost connection.
 func (r *replayed) relist(t *testing.T) {
 	t.Helper()
 	for _, f := range []*feed{r.pods, r.policies} {
@@ -90,7 +89,7 @@ func (r *replayed) relist(t *testing.T) {
 	}
 }
 
-// check compares the snapshot with one that is made from what exists.
+// check compares the snapshot with one that is made from the existing objects.
 func (r *replayed) check(t *testing.T, what string) {
 	t.Helper()
 	r.a.collect(r.c)
@@ -110,8 +109,8 @@ func (r *replayed) check(t *testing.T, what string) {
 	}
 }
 
-// TestReplay gives the same events one by one, in bunches, twice each, and with
-// lists of everything in between: the end is always the same.
+// TestReplay sends the same events one by one, in groups, twice each, and with complete lists in
+// between. The final snapshot is always the same.
 func TestReplay(t *testing.T) {
 	for seed := range uint64(20) {
 		for _, way := range []string{"one by one", "in bunches", "twice", "with lists", "all at once"} {

@@ -27,8 +27,8 @@ func hasRanges(want string) func(*model.Snapshot) bool {
 	}
 }
 
-// TestServiceCIDRFromAPIServer: a new API server serves ServiceCIDRs, an older one does not, and an account
-// with roles of before may not read them.
+// TestServiceCIDRFromAPIServer checks an API server that serves ServiceCIDRs, an older one that
+// does not, and an account whose roles do not allow reading them.
 func TestServiceCIDRFromAPIServer(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(t, world1)
@@ -47,8 +47,8 @@ func TestServiceCIDRFromAPIServer(t *testing.T) {
 	w.Until("db", kubetest.HasPod("db"))
 }
 
-// TestServiceCIDRForbidden: policies are followed by an account that may not read ServiceCIDRs, and the
-// problem names the kind.
+// TestServiceCIDRForbidden checks that an account that may not read ServiceCIDRs still gets
+// policies, and that the problem names the kind.
 func TestServiceCIDRForbidden(t *testing.T) {
 	f := newFakeAPI(t)
 	f.forbidden = rangesPath

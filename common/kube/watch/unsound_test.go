@@ -22,10 +22,9 @@ spec:
     - {action: Deny, from: [{namespaces: {}}]}
 `
 
-// TestMalformedSubject follows a policy of which it is not known which pods it
-// selects. It denies from the first moment, and an edit that is not valid either is
-// enforced as well: nothing that ever was valid stays in its place. Once it was
-// valid, that version stays when it is not any more.
+// TestMalformedSubject checks a policy whose subject is malformed. It denies from the start, and an
+// edit that is also invalid takes effect, because no version was ever valid. Once a version was
+// valid, it stays in force when the policy becomes invalid.
 func TestMalformedSubject(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
@@ -68,8 +67,8 @@ func TestMalformedSubject(t *testing.T) {
 	w.Problem("ClusterNetworkPolicy guard", "no valid version is known")
 }
 
-// TestUnreadableStored reads objects whose parts lack the types of this version: the readable parts are
-// enforced, and the rest fails closed.
+// TestUnreadableStored reads objects with parts that have other types than this version expects.
+// The readable parts are enforced, and the others fail closed.
 func TestUnreadableStored(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)

@@ -53,11 +53,11 @@ func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 	c.changePolicies(in, d)
 	t := c.changeVocabulary()
 	c.changePeers(d, t)
-	ports := c.settlePorts()
-	c.settleLimits(&t)
-	classes := c.settlePeers(t, inherits)
+	ports := c.updatePorts()
+	c.applyLimits(&t)
+	classes := c.updatePeers(t, inherits)
 	c.words.release(t.removed)
-	tables := c.settleTables(classes, ports, len(d.endpoints) > 0)
+	tables := c.updateTables(classes, ports, len(d.endpoints) > 0)
 	was := c.refused
 	if tables || len(d.endpoints) > 0 || len(classes.added)+len(classes.dropped) > 0 {
 		c.refused = c.refuse()
@@ -102,7 +102,7 @@ func (c *Compiler) changePolicies(in Input, d *difference) {
 func (c *Compiler) changeVocabulary() turnover {
 	t := turnover{before: c.spoken, after: c.spoken, namesChanged: c.words.namesChanged}
 	c.words.namesChanged = false
-	t.added, t.removed = c.words.settle()
+	t.added, t.removed = c.words.changes()
 	if len(t.added)+len(t.removed) > 0 || t.namesChanged {
 		t.after = c.words.peerWords(c.spoken, t)
 	}
@@ -147,8 +147,8 @@ const (
 	portsReread
 )
 
-// settlePorts recomputes the port classes if they may have changed.
-func (c *Compiler) settlePorts() portsChange {
+// updatePorts recomputes the port classes if they may have changed.
+func (c *Compiler) updatePorts() portsChange {
 	if !c.words.portsChanged && c.ports.classes != nil && len(c.ports.closed) == 0 {
 		return portsSame
 	}
@@ -167,8 +167,8 @@ func (c *Compiler) settlePorts() portsChange {
 	return portsReread
 }
 
-// settleLimits closes the words that exceed the limits, and opens those that fit again.
-func (c *Compiler) settleLimits(t *turnover) {
+// applyLimits closes the words that exceed the limits, and opens those that fit again.
+func (c *Compiler) applyLimits(t *turnover) {
 	p := c.peers
 	if crowded := len(p.entries) > c.limits.Addresses; crowded != p.crowded {
 		p.crowded, p.relist = crowded, true
@@ -193,8 +193,8 @@ func (c *Compiler) settleLimits(t *turnover) {
 	p.markAll()
 }
 
-// settlePeers finds the classes of addresses and their numbers.
-func (c *Compiler) settlePeers(t turnover, previous *model.State) classChanges {
+// updatePeers finds the classes of addresses and their numbers.
+func (c *Compiler) updatePeers(t turnover, previous *model.State) classChanges {
 	var heirs func([]*bucket) []uint32
 	if previous != nil {
 		heirs = func(b []*bucket) []uint32 { return c.inheritPeers(b, previous) }
@@ -235,14 +235,14 @@ func (b *bucket) membersOf(s *model.State) map[uint32]int {
 	return n
 }
 
-// settleTables builds the tables of new profiles and brings the others up to date. Profiles
+// updateTables builds the tables of new profiles and brings the others up to date. Profiles
 // are new only if endpoints changed. It reports whether any table changed.
-func (c *Compiler) settleTables(ch classChanges, ports portsChange, endpoints bool) (changed bool) {
+func (c *Compiler) updateTables(ch classChanges, ports portsChange, endpoints bool) (changed bool) {
 	if ports == portsSame && len(ch.added)+len(ch.dropped) == 0 && !ch.reread && !endpoints {
 		return false
 	}
 	for _, b := range c.selected.sides {
-		b.settle(ch, ports, c.ports, c.peers)
+		b.update(ch, ports, c.ports, c.peers)
 	}
 	for _, p := range c.selected.profiles {
 		if p.table == nil || p.sides[0].changed || p.sides[1].changed {

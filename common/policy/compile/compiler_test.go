@@ -39,7 +39,7 @@ func (h *history) name() {
 	maps.Copy(h.input.Endpoints, h.extra)
 }
 
-// step changes nothing, a little or a lot.
+// step makes no change, a small one or a large one.
 func (h *history) step() {
 	switch h.IntN(8) {
 	case 0:
@@ -140,7 +140,7 @@ func rebuilt(s *model.Snapshot) *model.Snapshot {
 	return r
 }
 
-// effective is the snapshot with the addresses that endpoints really have.
+// effective returns the snapshot with the addresses that endpoints really have.
 func effective(in compile.Input) *model.Snapshot {
 	ips := make(map[model.PodID][]netip.Addr)
 	for _, e := range in.Endpoints {
@@ -171,7 +171,7 @@ func equalToReference(t *testing.T, in compile.Input, state *model.State) (cells
 			continue
 		}
 		own := *pod
-		own.IPs, own.Node = e.IPs, in.Node // the place of the attachment, whatever the API shows
+		own.IPs, own.Node = e.IPs, in.Node // the node of the attachment, whatever the API shows
 		for _, d := range model.Directions {
 			one := reference.Pod(&own, d)
 			for i, a := range addrs {
@@ -280,8 +280,8 @@ func portPairs(t *testing.T, a, b *model.State) map[model.PortClass]model.PortCl
 	return m
 }
 
-// keepsMeaning checks that a number that stays has the same meaning in a table that stays: a
-// data path need not change it.
+// keepsMeaning checks that a number that stays has the same meaning in a table that stays, so that
+// a data path need not change it.
 func keepsMeaning(t *testing.T, was, is *model.State) {
 	t.Helper()
 	for id, a := range was.Policy.Tables {
@@ -310,7 +310,7 @@ func keepsMeaning(t *testing.T, was, is *model.State) {
 // dump renders a State completely, numbers included.
 func dump(s *model.State) string {
 	var b strings.Builder
-	rest := s.Policy // what is not written below
+	rest := s.Policy // the parts that are not written below
 	rest.Endpoints, rest.Addresses, rest.Tables = nil, immutable.Map[netip.Addr, model.PeerClass]{}, nil
 	fmt.Fprintf(&b, "%s %v %v\n", s.Node, s.Fabric, rest)
 	if s.Deny != nil {

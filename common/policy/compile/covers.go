@@ -75,7 +75,7 @@ func (p *peers) containing(a netip.Addr, most int) *prefix {
 	return p.nowhere
 }
 
-// usePrefix counts a use of a prefix. settlePrefixes then places new and removed prefixes.
+// usePrefix counts a use of a prefix. updatePrefixes then places new and removed prefixes.
 func (p *peers) usePrefix(at netip.Prefix, uses, ranges int) {
 	x, ok := p.prefixes[at]
 	if !ok {
@@ -113,7 +113,7 @@ func (p *peers) useEverywhere(on bool) {
 	for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		p.usePrefix(netip.PrefixFrom(a, 0), by, 0)
 	}
-	p.settlePrefixes(nil, nil)
+	p.updatePrefixes(nil, nil)
 }
 
 // markAll marks every group.
@@ -142,10 +142,10 @@ func covers(b model.IPBlock, p netip.Prefix) bool {
 	return within(b.CIDR) && !slices.ContainsFunc(b.Except, within)
 }
 
-// settlePrefixes brings prefixes up to date with the terms and nodes: which prefixes exist,
+// updatePrefixes brings prefixes up to date with the terms and nodes: which prefixes exist,
 // which terms match them, which addresses they contain, and which of them rules cannot
 // distinguish.
-func (p *peers) settlePrefixes(added, removed []*term) {
+func (p *peers) updatePrefixes(added, removed []*term) {
 	notBlock := func(t *term) bool { return t.peer.Kind != model.PeerBlock }
 	added = slices.DeleteFunc(slices.Clone(added), notBlock)
 	removed = slices.DeleteFunc(slices.Clone(removed), notBlock)
@@ -168,7 +168,7 @@ func (p *peers) settlePrefixes(added, removed []*term) {
 		}
 	}
 	p.fresh, p.idle, p.rangesChanged = make(map[*prefix]bool), make(map[*prefix]bool), false
-	p.settleCovers(changed)
+	p.updateCovers(changed)
 }
 
 // changePrefixes moves addresses to new prefixes and away from removed ones.
@@ -266,9 +266,9 @@ func (p *peers) kindOf(x *prefix) model.AddressKind {
 	return model.KindKnown
 }
 
-// settleCovers joins prefixes that now match the same terms. If a cover is split, its
+// updateCovers joins prefixes that now match the same terms. If a cover is split, its
 // largest part stays in place, so that few addresses move.
-func (p *peers) settleCovers(changed map[*prefix]bool) {
+func (p *peers) updateCovers(changed map[*prefix]bool) {
 	affected := make(map[*cover]bool)
 	for x := range changed {
 		if x.cover != nil {

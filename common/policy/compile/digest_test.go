@@ -100,8 +100,8 @@ func richPolicy() *model.Policy {
 		Isolates: [2]bool{true, false}, Rules: [2][]model.Rule{rules(), rules()}}
 }
 
-// meant reports whether a member of a struct counts, given the others: of a Peer only the
-// members of its kind, and so on. Unknown members count.
+// meant reports whether a field of a struct counts, given the others: of a Peer only the fields of
+// its kind, and so on. Unknown fields count.
 func meant(of any, member string) bool {
 	switch v := of.(type) {
 	case model.Peer:

@@ -21,7 +21,7 @@ type classIndex struct {
 	special, named []*class
 	// length is the length of all lists; room is the length at which they are rebuilt.
 	length, room int
-	turn         uint64 // of toldApart
+	turn         uint64 // of distinguished
 }
 
 func newClassIndex(all []*class) *classIndex {
@@ -62,8 +62,8 @@ func (x *classIndex) enter(c, was *class) {
 	}
 }
 
-// toldApart lists, by number, the classes that rules may distinguish from World.
-func (x *classIndex) toldApart(rules []compiledRule) []*class {
+// distinguished lists, by number, the classes that rules may distinguish from World.
+func (x *classIndex) distinguished(rules []compiledRule) []*class {
 	x.turn++
 	var found []*class
 	add := func(list []*class, still func(*class) bool) {

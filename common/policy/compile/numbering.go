@@ -83,13 +83,13 @@ func inherit(found []signature, now words, previous []numbered, before words, ov
 	}
 	for key, candidates := range heirs {
 		slices.Sort(old[key])
-		settle(numbers, candidates, old[key], overlaps)
+		matchNumbers(numbers, candidates, old[key], overlaps)
 	}
 	return numbers
 }
 
-// settle matches classes of one meaning with the numbers of that meaning.
-func settle(numbers []uint32, candidates []int, old []uint32, overlaps func(int) map[uint32]int) {
+// matchNumbers matches classes of one meaning with the numbers of that meaning.
+func matchNumbers(numbers []uint32, candidates []int, old []uint32, overlaps func(int) map[uint32]int) {
 	if len(candidates) == 1 && len(old) == 1 {
 		numbers[candidates[0]] = old[0]
 		return

@@ -45,7 +45,7 @@ type peers struct {
 	classIndex *classIndex
 	next       model.PeerClass // the lowest number that was never used
 
-	// The changes since the last settle.
+	// The changes since the last update.
 	marked          []*group
 	moved           []*entry
 	gone            []netip.Addr
@@ -95,7 +95,7 @@ func newPeers(node string, words *vocabulary) *peers {
 func (p *peers) settleTerms(added, removed []*term, namesChanged bool) {
 	p.forgetOwners(removed)
 	p.matchOwners(added)
-	p.settlePrefixes(added, removed)
+	p.updatePrefixes(added, removed)
 	if !namesChanged {
 		return
 	}

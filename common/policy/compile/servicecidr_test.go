@@ -11,7 +11,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
-// TestServiceCIDRsAreCompiled: the ranges of all objects reach the State, and stay while nodes come.
+// TestServiceCIDRsAreCompiled checks that the ranges of all objects reach the State, and stay while
+// nodes are added.
 func TestServiceCIDRsAreCompiled(t *testing.T) {
 	object := func(name string, prefixes ...string) *model.ServiceCIDR {
 		c := &model.ServiceCIDR{Name: name}

@@ -33,7 +33,7 @@ type sideBuilder struct {
 	rest    *model.Row
 	restUse *rowUse
 	side    model.Side
-	// changed: the last settle changed the side.
+	// changed: the last update changed the side.
 	changed bool
 	// listed is the result of countListed plus the classes added since then whose row is not
 	// the commonest. It is never too small.
@@ -89,8 +89,8 @@ func (p *profile) sideKey(d model.Direction) sideKey {
 	return sideKey(h.Sum(nil))
 }
 
-// settle brings the side up to date.
-func (b *sideBuilder) settle(ch classChanges, ports portsChange, space *portSpace, peers *peers) {
+// update brings the side up to date.
+func (b *sideBuilder) update(ch classChanges, ports portsChange, space *portSpace, peers *peers) {
 	b.changed = b.rows == nil || ports == portsReread || ch.reread
 	if !b.changed {
 		adapted := ports == portsDiffer && b.adapt(space)
@@ -111,9 +111,9 @@ func (b *sideBuilder) build(classes *classIndex) {
 	rest := b.row(classes.world)
 	b.rest, b.restUse = rest, b.uses[rest]
 	b.restUse.classes = len(classes.all)
-	told := classes.toldApart(b.rules)
-	rows := make([]*model.Row, len(told))
-	for i, class := range told {
+	distinct := classes.distinguished(b.rules)
+	rows := make([]*model.Row, len(distinct))
+	for i, class := range distinct {
 		rows[i] = b.row(class)
 		b.uses[rest].classes--
 		b.uses[rows[i]].classes++
@@ -135,7 +135,7 @@ func (b *sideBuilder) build(classes *classIndex) {
 			list(class, rest)
 		}
 	}
-	for i, class := range told {
+	for i, class := range distinct {
 		delete(listed, class.number)
 		list(class, rows[i])
 	}
@@ -143,8 +143,8 @@ func (b *sideBuilder) build(classes *classIndex) {
 	b.countListed()
 }
 
-// tells reports whether a rule of the side may distinguish the class from World.
-func (b *sideBuilder) tells(c *class) bool {
+// distinguishes reports whether a rule of the side may distinguish the class from World.
+func (b *sideBuilder) distinguishes(c *class) bool {
 	return c.kind != model.KindKnown || b.named && len(c.names) > 0 || b.terms.meets(c.bits)
 }
 
@@ -154,7 +154,7 @@ func (b *sideBuilder) change(ch classChanges) bool {
 	was := b.side
 	for _, class := range ch.dropped {
 		r, use := b.rest, b.restUse
-		if b.tells(class) {
+		if b.distinguishes(class) {
 			r = b.side.Row(class.number)
 			use = b.uses[r]
 		}
@@ -171,7 +171,7 @@ func (b *sideBuilder) change(ch classChanges) bool {
 	}
 	for _, class := range ch.added {
 		r, use := b.rest, b.restUse
-		if b.tells(class) {
+		if b.distinguishes(class) {
 			r = b.row(class)
 			use = b.uses[r]
 		}

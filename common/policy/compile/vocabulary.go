@@ -23,7 +23,7 @@ type vocabulary struct {
 	// ranges are the ports that rules use, with names resolved.
 	ranges map[portRange]int
 
-	// The changes since the last call of settle.
+	// The changes since the last call of changes.
 	added, idle  []*term
 	namesChanged bool
 	portsChanged bool
@@ -82,9 +82,9 @@ func (v *vocabulary) drop(t *term) {
 	}
 }
 
-// settle returns the terms that were added and removed since its last call. release then
+// changes returns the terms that were added and removed since its last call. release then
 // frees the bits of the removed ones.
-func (v *vocabulary) settle() (added, removed []*term) {
+func (v *vocabulary) changes() (added, removed []*term) {
 	gone := make(map[*term]bool)
 	for _, t := range v.idle {
 		if t.uses == 0 && !gone[t] {

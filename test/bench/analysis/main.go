@@ -34,7 +34,7 @@ type figure struct {
 	Goal  float64 `json:"goal,omitempty"`
 }
 
-// question is one run of isthmusctl. CLUSTER, OPENED and EDITED in args stand for the
+// question is one run of isthmusctl. CLUSTER, OPENED and EDITED in args are replaced by the
 // directories.
 type question struct {
 	name   string
@@ -60,7 +60,7 @@ func questions() []question {
 	}
 }
 
-// run measures all questions over a cluster.
+// run measures all questions on one cluster.
 func run(ctx context.Context, out io.Writer, pods int) error {
 	dir, err := os.MkdirTemp("", "isthmus-analysis-")
 	if err != nil {
@@ -109,7 +109,7 @@ func write(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// counter counts what it is given.
+// counter counts the bytes that it receives.
 type counter struct{ bytes int64 }
 
 func (c *counter) Write(p []byte) (int, error) {

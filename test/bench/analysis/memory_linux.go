@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// peakMemory is the peak of resident memory of a process that has ended, in MiB.
+// peakMemory returns the peak of resident memory of a process that has ended, in MiB.
 func peakMemory(p *os.ProcessState) (float64, bool) {
 	usage, ok := p.SysUsage().(*syscall.Rusage)
 	if !ok {

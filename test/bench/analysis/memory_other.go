@@ -6,5 +6,5 @@ package main
 
 import "os"
 
-// peakMemory is not known here.
+// peakMemory is not implemented on this system.
 func peakMemory(*os.ProcessState) (float64, bool) { return 0, false }

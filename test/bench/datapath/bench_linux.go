@@ -21,7 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/bench/floor"
 )
 
-// The pod that sends, and the port that it sends to.
+// The pod that sends, and its source port.
 var (
 	podMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	pod    = netip.MustParseAddr("10.0.0.2")
@@ -29,23 +29,23 @@ var (
 
 const port = 9
 
-// shot is TC_ACT_SHOT: what programs return of a packet that is dropped.
+// shot is TC_ACT_SHOT, which programs return for a dropped packet.
 const shot = 2
 
 // first is the address of flow 0 of bpf/bench.bpf.c.
 var first = [4]byte{10, 128, 0, 0}
 
-// Tables of the real program: one allows all that is sent, one asks for ports.
+// Tables of the real program: the first allows every packet, the second depends on the port.
 const (
 	allowTable = 1<<2 | 1<<model.Egress
 	denyTable  = 2 << 2
-	mixedRow   = 2 // its bit of portClass is 0
+	mixedRow   = 2 // the bit of portClass is 0
 	portClass  = 5
 	classes    = 64
 	tables     = 128
 )
 
-// bench is the programs and their maps.
+// bench holds the programs and their maps.
 type bench struct {
 	repeat int
 	floor  floor.FloorObjects
@@ -54,7 +54,7 @@ type bench struct {
 	opening, flowing []byte
 }
 
-// benchCase is one way of packets.
+// benchCase is one kind of packet through a program.
 type benchCase struct {
 	name             string
 	flows, addresses uint32
@@ -65,8 +65,7 @@ type benchCase struct {
 	goal             goal
 }
 
-// longLived are the settings of a node, but for flows that do not end while they
-// are measured.
+// longLived are the settings of a node on which flows do not expire during the measurement.
 var longLived = loader.Settings{Timeouts: loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour},
 	Events: loader.DefaultEvents()}
 
@@ -144,7 +143,7 @@ func (b *bench) fill() error {
 	return b.path.Execute(w)
 }
 
-// programs measures all cases beside their floors.
+// programs measures all cases together with their floors.
 func (b *bench) programs(ctx context.Context, rounds int) ([]row, error) {
 	var rows []row
 	for _, c := range b.cases() {
@@ -163,9 +162,8 @@ func (b *bench) programs(ctx context.Context, rounds int) ([]row, error) {
 	return rows, nil
 }
 
-// sample measures a case several times, each time all programs one after the
-// other, so that what disturbs the machine disturbs all of them. Floor and ours
-// include empty.
+// sample measures a case several times. Each round runs all programs in turn, so that a disturbance
+// of the machine affects all of them. floor and ours include the cost of an empty program.
 func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err error) {
 	if err = b.path.WriteSlot(policymap.SlotWrite{Slot: bpfobj.PodSlot{Table: c.table, Epoch: 1}}); err != nil {
 		return
@@ -202,10 +200,10 @@ func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err 
 	return empty, floor, ours, nil
 }
 
-// mostVisited bounds the flows that visit opens. It is more than a flow table holds.
+// mostVisited bounds the number of flows that visit opens. It exceeds the size of the flow table.
 const mostVisited = 200_000
 
-// visit opens every flow, and sends a packet of each.
+// visit opens every flow, and sends one packet in each.
 func (b *bench) visit(p *ebpf.Program, c benchCase) error {
 	if err := b.floor.InOrder.Set(uint32(1)); err != nil {
 		return err
@@ -221,7 +219,7 @@ func (b *bench) visit(p *ebpf.Program, c benchCase) error {
 	return b.floor.InOrder.Set(uint32(0))
 }
 
-// through is the cost of shuffle and a program after it.
+// through returns the cost of shuffle and the program that it calls.
 func (b *bench) through(p *ebpf.Program, frame []byte, passes bool) (float64, error) {
 	if err := b.floor.Target.Put(uint32(0), p); err != nil {
 		return 0, fmt.Errorf("choose program: %w", err)
@@ -229,8 +227,7 @@ func (b *bench) through(p *ebpf.Program, frame []byte, passes bool) (float64, er
 	return b.time(b.floor.Shuffle, frame, passes)
 }
 
-// time runs a program and makes sure that the packet's fate is the one that is
-// to be measured.
+// time runs a program and checks that each packet has the intended fate.
 func (b *bench) time(p *ebpf.Program, frame []byte, passes bool) (float64, error) {
 	code, perRun, err := p.Benchmark(frame, b.repeat, nil)
 	if err != nil {

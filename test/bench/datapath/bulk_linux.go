@@ -16,33 +16,33 @@ import (
 // bulkTime is how long one stream lasts.
 const bulkTime = 300 * time.Millisecond
 
-// bulk measures what gets through in the given time: bytes of one TCP
-// connection, and datagrams of 64 bytes. Sender and receiver have a CPU each;
-// mostly the copying of the sender limits the first, its system calls the second.
-func (o options) bulk(ctx context.Context, w *ways) ([]row, error) {
+// bulk measures throughput over a fixed time: bytes of one TCP connection, and datagrams of 64
+// bytes. Sender and receiver have a CPU each. The limit is mostly the copying by the sender for
+// TCP, and its system calls for datagrams.
+func (o options) bulk(ctx context.Context, w *setups) ([]row, error) {
 	var rows []row
 	for _, kind := range []struct {
 		part, unit string
-		run        func(*way) (figure, error)
+		run        func(*setup) (figure, error)
 	}{
-		{"paths: TCP stream", "Gbit/s", (*way).stream},
-		{"paths: UDP", "packet/ms", (*way).datagrams},
+		{"paths: TCP stream", "Gbit/s", (*setup).stream},
+		{"paths: UDP", "packet/ms", (*setup).datagrams},
 	} {
 		all, err := w.each(ctx, max(o.rounds/3, 1), kind.run)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", kind.part, err)
 		}
 		for _, of := range w.list {
-			rows = append(rows, newRow(kind.part, of.name, kind.unit, all[of.name]).beside(rawWay, all[rawWay], goal{}))
+			rows = append(rows, newRow(kind.part, of.name, kind.unit, all[of.name]).beside(rawSetup, all[rawSetup], goal{}))
 		}
 	}
 	return rows, nil
 }
 
 // stream gives Gbit/s of one TCP connection.
-func (of *way) stream() (figure, error) { return undisturbed(bulkTime, of.streamOnce) }
+func (of *setup) stream() (figure, error) { return undisturbed(bulkTime, of.streamOnce) }
 
-func (of *way) streamOnce(w *waiting) (figure, error) {
+func (of *setup) streamOnce(w *waiting) (figure, error) {
 	listener, err := of.listen()
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func drain(fd int) (total int, err error) {
 	}
 }
 
-// many is how many datagrams one system call sends or takes.
+// many is the number of datagrams that one system call sends or receives.
 const many = 64
 
 // message is struct mmsghdr of sendmmsg(2).
@@ -141,10 +141,10 @@ func multi(trap uintptr, fd int, all []message, flags uintptr) (int, error) {
 	return int(n), nil
 }
 
-// datagrams gives the datagrams that arrive in a millisecond.
-func (of *way) datagrams() (figure, error) { return undisturbed(bulkTime, of.datagramsOnce) }
+// datagrams returns the number of datagrams that arrive per millisecond.
+func (of *setup) datagrams() (figure, error) { return undisturbed(bulkTime, of.datagramsOnce) }
 
-func (of *way) datagramsOnce(w *waiting) (figure, error) {
+func (of *setup) datagramsOnce(w *waiting) (figure, error) {
 	to, err := of.datagramSocket(true)
 	if err != nil {
 		return nil, err
@@ -200,8 +200,8 @@ func (of *way) datagramsOnce(w *waiting) (figure, error) {
 	return figure{float64(received) / float64(took.Milliseconds())}, nil
 }
 
-// datagramSocket makes the server's socket or the client's, which is connected.
-func (of *way) datagramSocket(server bool) (fd int, err error) {
+// datagramSocket makes the socket of the server, or the connected socket of the client.
+func (of *setup) datagramSocket(server bool) (fd int, err error) {
 	ns := of.client
 	if server {
 		ns = of.server

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefer gives the calling thread, which must be locked, real-time priority on
-// one CPU: other processes would be measured otherwise.
+// prefer gives the calling thread, which must be locked, real-time priority on one CPU, so that
+// other processes do not distort the figures.
 func prefer(cpu int) error {
 	if err := pin(cpu); err != nil {
 		return err
@@ -37,11 +37,11 @@ func schedule(policy, priority uint32) error {
 	return nil
 }
 
-// rest leaves the CPU to others for a while after it was used for so long: the
-// kernel stops real-time threads that run for more than 95 % of a second.
+// rest yields the CPU after a measurement: the kernel stops real-time threads that run for more
+// than 95 % of a second.
 func rest(used time.Duration) { time.Sleep(used/8 + time.Millisecond) }
 
-// waiting is for how long threads wanted a CPU that others had.
+// waiting is the time that threads waited for a CPU in use by another thread.
 type waiting struct{ sum atomic.Int64 }
 
 // during adds what the calling thread, which must be locked, waits while f runs.
@@ -58,7 +58,7 @@ func (w *waiting) during(f func() error) error {
 	return err
 }
 
-// waited reads it of the calling thread, since that began.
+// waited reads that time for the calling thread, since the start of the thread.
 func waited() (time.Duration, error) {
 	const path = "/proc/thread-self/schedstat"
 	text, err := os.ReadFile(path)
@@ -72,10 +72,9 @@ func waited() (time.Duration, error) {
 	return waited, nil
 }
 
-// undisturbed measures again if threads waited for a third of the time. Then another
-// process with real-time priority ran, such as a second run of this command, and
-// packets may be missing for that reason alone. The kernel itself reserves 50 ms of
-// each second for other processes.
+// undisturbed repeats a measurement if its threads waited for a third of the time. Then another
+// process with real-time priority ran, such as a second instance of this command, and may have
+// caused lost packets. The kernel itself reserves 50 ms of each second for other processes.
 func undisturbed(lasts time.Duration, measure func(*waiting) (figure, error)) (figure, error) {
 	for range 20 {
 		var w waiting

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command datapath measures the Linux data path beside reference points in the same
-// run. It runs the programs by BPF_PROG_TEST_RUN beside the least that such programs
-// have to do, and with growing numbers of policies and peers. It measures the path
-// between two pods of a node beside a plain veth pair, routing without policy, a
+// Command datapath measures the Linux data path, and reference points in the same run.
+// It runs the programs by BPF_PROG_TEST_RUN, and compares them with minimal programs
+// for the same task, for growing numbers of policies and peers. It compares the path
+// between two pods of a node with a plain veth pair, routing without policy, a
 // bare bpf_redirect_peer, and nftables with the same policies. It prints a table or
 // JSON lines and draws an SVG.
 //
 // Between pods of two nodes it measures the fast path and the host stack.
 //
-// It needs root, makes namespaces of its own and removes them. It says nothing
-// of network cards.
+// It needs root, makes namespaces of its own and removes them. It does not
+// measure network cards.
 package main

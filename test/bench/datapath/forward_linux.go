@@ -20,15 +20,15 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// injector lets datagrams arrive at the host's end of a pod's pair, as if the
-// pod had sent them, and counts those that come out at the other pod's interface.
-// Nothing but the way lies in between, on one CPU.
+// injector makes datagrams arrive at the host's end of a pod's veth pair, as if the pod had sent
+// them. It counts the datagrams that reach the interface of the other pod. All work in between
+// happens on one CPU.
 type injector struct {
 	floor.FloorObjects
 	sinks []io.Closer
 }
 
-// end opens the ways again.
+// end removes the programs that count and drop the datagrams.
 func (in *injector) end() error {
 	var errs []error
 	for _, s := range in.sinks {
@@ -37,8 +37,9 @@ func (in *injector) end() error {
 	return errors.Join(append(errs, in.Close())...)
 }
 
-// newInjector ends all ways at their pods until it is closed.
-func newInjector(w *ways) (*injector, error) {
+// newInjector attaches programs to the pods of all setups. They count and drop the datagrams until
+// end is called.
+func newInjector(w *setups) (*injector, error) {
 	in := &injector{}
 	if err := floor.LoadFloorObjects(&in.FloorObjects, nil); err != nil {
 		return nil, fmt.Errorf("load programs: %w", err)
@@ -56,7 +57,7 @@ func newInjector(w *ways) (*injector, error) {
 	return in, nil
 }
 
-// swallow ends the way at the pod whose namespace the caller is in.
+// swallow attaches the counting program to the pod in whose namespace the caller is.
 func (in *injector) swallow() error {
 	l, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -69,15 +70,15 @@ func (in *injector) swallow() error {
 	return err
 }
 
-// load is a kind of traffic.
+// load describes the injected packets.
 type load struct {
 	name  string
 	v6    bool
 	flows uint32
 }
 
-// establish sends a packet of every flow, and an answer to it.
-func (in *injector) establish(of *way, l load) error {
+// establish sends one packet in each flow, and an answer to it.
+func (in *injector) establish(of *setup, l load) error {
 	if err := in.InOrder.Set(uint32(1)); err != nil {
 		return err
 	}
@@ -89,9 +90,9 @@ func (in *injector) establish(of *way, l load) error {
 	return in.InOrder.Set(uint32(0))
 }
 
-// run sends so many packets from the client, or answers of the server, and gives
-// the time that each took, in ns.
-func (in *injector) run(of *way, l load, answers bool, packets uint32) (float64, error) {
+// run sends the given number of packets from the client, or of answers from the server, and returns
+// the time per packet in ns.
+func (in *injector) run(of *setup, l load, answers bool, packets uint32) (float64, error) {
 	v6, reverse := uint32(0), uint32(0)
 	if l.v6 {
 		v6 = 1
@@ -133,8 +134,8 @@ func (in *injector) run(of *way, l load, answers bool, packets uint32) (float64,
 	return float64(ended-began) / float64(packets), nil
 }
 
-// datagram is a frame from the pod of a veth pair, with the checksum of an IPv4
-// header. That of UDP may be absent; no receiver reads it here.
+// datagram returns a frame with an IPv4 header checksum. The UDP checksum is optional, and no
+// receiver reads it.
 func datagram(f model.Flow, source uint16, p link.Pair) [64]byte {
 	var frame [64]byte
 	b := probe.First(f, source, p.PodMAC, p.HostMAC)

@@ -31,22 +31,22 @@ func endpoint(slot uint32) bpfobj.PodEndpoint {
 	return e
 }
 
-// path is one way of a packet through a program, from the pod server.
+// path is one kind of packet through a program, sent or received by the pod server.
 type path struct {
 	name string
-	// before are the frames that are sent once, before the measured one.
+	// before holds the frames that are sent once, before the measurement.
 	before [][]byte
 	frame  []byte
 	passes bool
-	// flows and addresses for shuffle; without them every packet is the same.
+	// flows and addresses are parameters of shuffle; if both are 0, all packets are equal.
 	flows, addresses uint32
-	// anyPeer: as many of both as the world has pods.
+	// anyPeer makes flows and addresses the number of pods in the world.
 	anyPeer bool
 	goal    goal
 }
 
-// flow is one of the server's, to a pod that shuffle may choose, or to one with
-// an IPv6 address.
+// flow is a flow of the server with a pod that shuffle may choose, or with a pod that has an IPv6
+// address.
 func flow(proto model.Protocol, port uint16, v6 bool) model.Flow {
 	if v6 {
 		return model.Flow{Src: serverIPs[1], Dst: clientIPs[1], Protocol: proto, Port: port}
@@ -68,7 +68,7 @@ func later(frame []byte) []byte {
 	return f
 }
 
-// fragment turns a datagram into the first fragment of one, or a later one.
+// fragment turns a datagram into the first fragment of a datagram, or into a later one.
 func fragment(frame []byte, isFirst bool) []byte {
 	f := slices.Clone(frame)
 	const more, offset = 1 << 13, 100
@@ -80,7 +80,8 @@ func fragment(frame []byte, isFirst bool) []byte {
 	return f
 }
 
-// paths are measured over every world; all other pods may be reached at open.
+// paths returns the paths to measure over every world. Policies allow all other pods at the port
+// open.
 func paths(addresses uint32, denied goal) []path {
 	tcp4, tcp6 := opening(flow(model.TCP, open, false)), opening(flow(model.TCP, open, true))
 	udp4 := opening(flow(model.UDP, open, false))
@@ -97,7 +98,7 @@ func paths(addresses uint32, denied goal) []path {
 	}
 }
 
-// in is the path over a world.
+// in returns the path with the parameters of a world.
 func (p path) in(w world) path {
 	if p.anyPeer {
 		p.flows, p.addresses = uint32(w.pods), uint32(w.pods)
@@ -105,15 +106,15 @@ func (p path) in(w world) path {
 	return p
 }
 
-// scale is a world and the programs over it.
+// scale is a world, and the programs loaded for it.
 type scale struct {
 	name string
 	world
 	path *loader.DataPath
 }
 
-// growth measures every path over growing worlds; a world is compared with the
-// first of its series. Packets are of flows with all peers in turn.
+// growth measures every path over worlds of growing size, and compares each world with the first of
+// its series. The packets are of flows with all peers in turn.
 func (b *bench) growth(ctx context.Context, rounds int) ([]row, error) {
 	var policies, peers []scale
 	const many = 64_000
@@ -131,7 +132,7 @@ func (b *bench) growth(ctx context.Context, rounds int) ([]row, error) {
 	return append(rows, more...), err
 }
 
-// series measures the worlds in turn in every round.
+// series measures all worlds of a series in each round.
 func (b *bench) series(ctx context.Context, part string, scales []scale, paths []path, rounds int) ([]row, error) {
 	pins, unmount, err := mountBPF()
 	if err != nil {
@@ -171,7 +172,7 @@ func (b *bench) series(ctx context.Context, part string, scales []scale, paths [
 	return rows, nil
 }
 
-// mountBPF mounts a bpffs of its own, for maps that no other process sees.
+// mountBPF mounts a separate bpffs, for maps that no other process sees.
 func mountBPF() (dir string, unmount func(), err error) {
 	if dir, err = os.MkdirTemp("", "isthmus-bench-"); err != nil {
 		return "", nil, err
@@ -180,12 +181,12 @@ func mountBPF() (dir string, unmount func(), err error) {
 		return "", nil, errors.Join(fmt.Errorf("mount a bpffs: %w", err), os.Remove(dir))
 	}
 	return dir, func() {
-		_ = unix.Unmount(dir, unix.MNT_DETACH) // harmless if it stays
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // a leftover mount is harmless
 		_ = os.Remove(dir)
 	}, nil
 }
 
-// walk is the cost of one path in ns, that of an empty program included.
+// walk returns the cost of one path in ns, including the cost of an empty program.
 func (b *bench) walk(p path, program *ebpf.Program) (float64, error) {
 	for _, frame := range p.before {
 		if code, err := program.Run(&ebpf.RunOptions{Data: frame}); err != nil || code == shot {

@@ -27,44 +27,44 @@ import (
 
 const nodeAddress = "192.168.9.1"
 
-// way is how packets get from the pod client to the pod server of a node, and
-// what they meet on the way: a node of its own, with both pods.
-type way struct {
+// setup is one compared connection between a pod client and a pod server. Each has a node of its own
+// with both pods, unless stated otherwise.
+type setup struct {
 	name                 string
-	node, client, server *netns.NS // no node: the pods are connected directly
-	far                  *netns.NS // the server's node, if that is another one
-	// entry and exit are the host's ends of the pods' pairs.
+	node, client, server *netns.NS // node is nil if the pods are connected directly
+	far                  *netns.NS // the server's node, if it is not the client's
+	// entry and exit are the veth pairs of client and server, seen from the host.
 	entry, exit link.Pair
 	closers     []func() error
 }
 
-// ways are all of them, below one directory.
-type ways struct {
+// setups holds all of them, with their files in one directory.
+type setups struct {
 	dir  string
-	list []*way
+	list []*setup
 }
 
-func newWays() (w *ways, err error) {
-	w = &ways{}
+func newSetups() (w *setups, err error) {
+	w = &setups{}
 	if w.dir, err = os.MkdirTemp("/run", "isthmus-bench-"); err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-// close removes everything that was made.
-func (w *ways) close() error {
+// close removes all namespaces and files.
+func (w *setups) close() error {
 	var errs []error
-	for _, way := range w.list {
-		for i := len(way.closers) - 1; i >= 0; i-- {
-			errs = append(errs, way.closers[i]())
+	for _, setup := range w.list {
+		for i := len(setup.closers) - 1; i >= 0; i-- {
+			errs = append(errs, setup.closers[i]())
 		}
 	}
 	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
 }
 
-// namespace makes one that goes with the way.
-func (w *ways) namespace(of *way, name string) (*netns.NS, error) {
+// namespace makes a namespace that close removes.
+func (w *setups) namespace(of *setup, name string) (*netns.NS, error) {
 	ns, err := netns.Prepared(filepath.Join(w.dir, fmt.Sprintf("%d-%s", len(w.list), name)))
 	if err == nil {
 		of.closers = append(of.closers, ns.Close)
@@ -72,10 +72,9 @@ func (w *ways) namespace(of *way, name string) (*netns.NS, error) {
 	return ns, err
 }
 
-// pods begins a way with two pods, and with a node if they are not to be
-// connected directly.
-func (w *ways) pods(name string, node bool) (*way, error) {
-	of := &way{name: name}
+// pods adds a setup with two pods, and with a node if node is set.
+func (w *setups) pods(name string, node bool) (*setup, error) {
+	of := &setup{name: name}
 	w.list = append(w.list, of)
 	var err error
 	if of.client, err = w.namespace(of, "client"); err != nil {
@@ -90,8 +89,8 @@ func (w *ways) pods(name string, node bool) (*way, error) {
 	return of, err
 }
 
-// direct connects the pods by a veth pair.
-func (w *ways) direct() error {
+// direct connects the pods by a veth pair without a node.
+func (w *setups) direct() error {
 	of, err := w.pods("raw veth pair", false)
 	if err != nil {
 		return err
@@ -116,9 +115,9 @@ func address(name string, ips []netip.Addr) error {
 	return netns.AddAddresses(name, all...)
 }
 
-// routed connects the pods by a node that forwards, with the links and routes
-// that Isthmus gives pods, and nothing else.
-func (w *ways) routed(name string) (*way, error) {
+// routed connects the pods by a node that forwards: it has the links and routes that Isthmus makes
+// for pods, and nothing else.
+func (w *setups) routed(name string) (*setup, error) {
 	of, err := w.pods(name, true)
 	if err != nil {
 		return nil, err
@@ -144,9 +143,8 @@ func pair(name string, ns *netns.NS, ips []netip.Addr) (link.Pair, error) {
 	return p, link.Configure(spec, p)
 }
 
-// bare sends packets into the other pod's interface by a program of
-// bpf/bench.bpf.c.
-func (w *ways) bare(name, program string) error {
+// bare redirects packets into the other pod's interface by a program of bpf/bench.bpf.c.
+func (w *setups) bare(name, program string) error {
 	of, err := w.routed(name)
 	if err != nil {
 		return err
@@ -156,7 +154,7 @@ func (w *ways) bare(name, program string) error {
 	})
 }
 
-func (of *way) redirect(program string, from, to link.Pair) error {
+func (of *setup) redirect(program string, from, to link.Pair) error {
 	spec, err := floor.LoadFloor()
 	if err != nil {
 		return err
@@ -176,41 +174,40 @@ func (of *way) redirect(program string, from, to link.Pair) error {
 	return err
 }
 
-// attach puts a program on an interface of the namespace that the caller is in.
+// attach attaches a program to an interface of the current namespace.
 func attach(p *ebpf.Program, index int) (ebpflink.Link, error) {
 	return ebpflink.AttachTCX(ebpflink.TCXOptions{Interface: index, Program: p, Attach: ebpf.AttachTCXIngress})
 }
 
-// isthmus is the real backend, under the policies of a world.
-func (w *ways) isthmus(name string, of world) error {
-	way, err := w.pods(name, true)
+// isthmus connects the pods by the real backend, with the policies of a world.
+func (w *setups) isthmus(name string, of world) error {
+	setup, err := w.pods(name, true)
 	if err != nil {
 		return err
 	}
-	outside, err := w.namespace(way, "outside")
+	outside, err := w.namespace(setup, "outside")
 	if err != nil {
 		return err
 	}
 	cfg := linux.Defaults()
 	cfg.Fabric.MTU = 1500
-	if err := netns.Connect(netns.End{NS: way.node, Name: "eth0"}, netns.End{NS: outside, Name: "eth0"}); err != nil {
+	if err := netns.Connect(netns.End{NS: setup.node, Name: "eth0"}, netns.End{NS: outside, Name: "eth0"}); err != nil {
 		return err
 	}
-	return way.node.Do(func() error {
+	return setup.node.Do(func() error {
 		if err := address("eth0", []netip.Addr{netip.MustParseAddr(nodeAddress)}); err != nil {
 			return err
 		}
-		b, err := w.backend(way, cfg, "node")
+		b, err := w.backend(setup, cfg, "node")
 		if err != nil {
 			return err
 		}
-		return way.enforce(b, of)
+		return setup.enforce(b, of)
 	})
 }
 
-// backend opens one with the uplink eth0 in the node whose namespace the caller is
-// in.
-func (w *ways) backend(way *way, cfg linux.Config, name string) (*linux.Backend, error) {
+// backend opens a backend with the uplink eth0, for the node in whose namespace the caller is.
+func (w *setups) backend(setup *setup, cfg linux.Config, name string) (*linux.Backend, error) {
 	cfg.BPFFS, cfg.Uplink = filepath.Join(w.dir, fmt.Sprintf("%d-bpf-%s", len(w.list), name)), "eth0"
 	if err := os.Mkdir(cfg.BPFFS, 0o700); err != nil {
 		return nil, err
@@ -218,16 +215,16 @@ func (w *ways) backend(way *way, cfg linux.Config, name string) (*linux.Backend,
 	if err := unix.Mount("bpf", cfg.BPFFS, "bpf", 0, ""); err != nil {
 		return nil, fmt.Errorf("mount a bpffs: %w", err)
 	}
-	way.closers = append(way.closers, func() error { return unix.Unmount(cfg.BPFFS, unix.MNT_DETACH) })
+	setup.closers = append(setup.closers, func() error { return unix.Unmount(cfg.BPFFS, unix.MNT_DETACH) })
 	b, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err == nil {
-		way.closers = append(way.closers, b.Close)
+		setup.closers = append(setup.closers, b.Close)
 	}
 	return b, err
 }
 
-// enforce attaches both pods and applies the world's policies.
-func (of *way) enforce(b *linux.Backend, w world) error {
+// enforce attaches both pods and applies the policies of the world.
+func (of *setup) enforce(b *linux.Backend, w world) error {
 	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range of.attachments() {
 		if err := p.attach(b, endpoints); err != nil {
@@ -237,7 +234,7 @@ func (of *way) enforce(b *linux.Backend, w world) error {
 	return apply(b, w.state(endpoints))
 }
 
-// attachedPod is one of the two pods, and its pair.
+// attachedPod is one of the two pods, with its veth pair.
 type attachedPod struct {
 	name string
 	ns   *netns.NS
@@ -245,7 +242,7 @@ type attachedPod struct {
 	pair *link.Pair
 }
 
-func (of *way) attachments() [2]attachedPod {
+func (of *setup) attachments() [2]attachedPod {
 	return [2]attachedPod{{"client", of.client, clientIPs, &of.entry}, {"server", of.server, serverIPs, &of.exit}}
 }
 

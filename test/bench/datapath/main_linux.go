@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// benchCPU is where everything runs that is to run on one CPU.
+// benchCPU is the CPU of all measurements that use one CPU only.
 const benchCPU = 1
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -63,8 +63,7 @@ func (o options) measure(ctx context.Context) (rows []row, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, err
 	}
-	// Threads that wait in system calls keep their places, and nothing stops
-	// them.
+	// Threads in system calls keep their P, so that the scheduler does not stop them.
 	runtime.GOMAXPROCS(8)
 	debug.SetGCPercent(-1)
 	for part := range strings.SplitSeq(o.parts, ",") {
@@ -88,8 +87,7 @@ func (o options) measure(ctx context.Context) (rows []row, err error) {
 	return rows, nil
 }
 
-// programs runs the measurements that need no interfaces, on a thread that is
-// given up afterwards.
+// programs runs the measurements that need no interfaces. Their thread ends afterwards.
 func (o options) programs(ctx context.Context, part string) (rows []row, err error) {
 	done := make(chan struct{})
 	go func() {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// nftables makes a node enforce a world's policies with nftables and connection
-// tracking: the peers of all policies in one set, or a rule for each.
-func (w *ways) nftables(name string, of world, set bool) error {
-	way, err := w.routed(name)
+// nftables makes a node enforce the policies of a world with nftables and connection tracking. With
+// set, one set holds the peers of all policies; otherwise each peer has a rule.
+func (w *setups) nftables(name string, of world, set bool) error {
+	setup, err := w.routed(name)
 	if err != nil {
 		return err
 	}
@@ -19,7 +19,7 @@ func (w *ways) nftables(name string, of world, set bool) error {
 	if set {
 		rules = nftSet(of)
 	}
-	return way.node.Do(func() error {
+	return setup.node.Do(func() error {
 		cmd := exec.Command("nft", "-f", "-")
 		cmd.Stdin = strings.NewReader(rules)
 		if text, err := cmd.CombinedOutput(); err != nil {
@@ -32,8 +32,8 @@ func (w *ways) nftables(name string, of world, set bool) error {
 const nftHead = `table ip bench {
 `
 
-// nftChain lets known connections pass, asks for new ones to the server, and
-// drops what is not accepted.
+// nftChain accepts known connections, evaluates accept for new ones to the server, and drops other
+// packets.
 func nftChain(accept string) string {
 	return fmt.Sprintf(`
 	chain forward {

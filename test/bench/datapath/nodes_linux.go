@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// The nodes of a way across two, with one pod each.
+// The nodes of a setup with two nodes, one for each pod.
 var nearAndFar = [2]*model.Node{
 	{Name: "near", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddress), netip.MustParseAddr("fd99::1")},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.8/30"), netip.MustParsePrefix("fd01::8/126")}},
@@ -27,9 +27,9 @@ var nearAndFar = [2]*model.Node{
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.12/30"), netip.MustParsePrefix("fd01::c/126")}},
 }
 
-// across connects the client's node with the server's by a veth pair, and lets
-// real backends do the rest.
-func (w *ways) across(name string, mode fabric.Mode, forwarding fastpath.Forwarding) error {
+// across connects the client's node with the server's by a veth pair. Real backends make everything
+// else.
+func (w *setups) across(name string, mode fabric.Mode, forwarding fastpath.Forwarding) error {
 	of, err := w.pods(name, true)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (w *ways) across(name string, mode fabric.Mode, forwarding fastpath.Forward
 }
 
 // cable connects the two nodes.
-func (of *way) cable() error {
+func (of *setup) cable() error {
 	ends := [2]*netns.NS{of.node, of.far}
 	if err := netns.Connect(netns.End{NS: of.node, Name: "eth0"}, netns.End{NS: of.far, Name: "eth0"}); err != nil {
 		return err
@@ -81,8 +81,7 @@ func (of *way) cable() error {
 	return nil
 }
 
-// configureUplink gives the uplink of the node whose namespace the caller is in
-// its addresses.
+// configureUplink sets the addresses of the uplink of the node in whose namespace the caller is.
 func configureUplink(node int, mac *net.HardwareAddr) error {
 	if err := address("eth0", nearAndFar[node].Addresses); err != nil {
 		return err
@@ -94,7 +93,8 @@ func configureUplink(node int, mac *net.HardwareAddr) error {
 	return err
 }
 
-// meet lets the caller's node know the other, so that no packet waits.
+// meet adds the other node to the neighbour table of the caller's node, so that no packet waits for
+// address resolution.
 func meet(other int, mac net.HardwareAddr) error {
 	l, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -109,7 +109,7 @@ func meet(other int, mac net.HardwareAddr) error {
 	return nil
 }
 
-// acrossState compiles what a node enforces: the server takes the client only.
+// acrossState compiles the state of a node: the server accepts only the client.
 func acrossState(node string, endpoints map[model.EndpointID]compile.Endpoint) *model.State {
 	var pods []*model.Pod
 	for i, p := range []struct {
@@ -130,20 +130,20 @@ var acrossModes = []struct {
 	mode fabric.Mode
 }{{"routes", fabric.Routes}, {"VXLAN", fabric.VXLAN}}
 
-// The names of a mode's two ways.
-func throughStacks(mode string) string { return mode + ", through the stacks" }
-func pastStacks(mode string) string    { return mode + ", past the stacks" }
+// slowPathName names the setup of a mode in which packets pass both host stacks.
+func slowPathName(mode string) string { return mode + ", slow path" }
+func fastPathName(mode string) string { return mode + ", fast path" }
 
-// nodes measures the paths between pods of two nodes in turn in every round: the
-// fast path of both nodes, and through both host stacks.
+// nodes measures the paths between pods of two nodes in each round: on the fast path of both nodes,
+// and through both host stacks.
 func (o options) nodes(ctx context.Context) (rows []row, err error) {
-	w, err := newWays()
+	w, err := newSetups()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
 	for _, m := range acrossModes {
-		err := errors.Join(w.across(throughStacks(m.name), m.mode, fastpath.Stack), w.across(pastStacks(m.name), m.mode, fastpath.Direct))
+		err := errors.Join(w.across(slowPathName(m.name), m.mode, fastpath.Stack), w.across(fastPathName(m.name), m.mode, fastpath.Direct))
 		if err != nil {
 			return nil, err
 		}
@@ -153,11 +153,11 @@ func (o options) nodes(ctx context.Context) (rows []row, err error) {
 	}
 	for _, kind := range []struct {
 		part, unit string
-		run        func(*way) (figure, error)
+		run        func(*setup) (figure, error)
 	}{
-		{"nodes: TCP_RR", "us", func(of *way) (figure, error) { return of.transact(requestsEach, false) }},
-		{"nodes: TCP_CRR", "us", func(of *way) (figure, error) { return of.transact(connectsEach, true) }},
-		{"nodes: TCP stream", "Gbit/s", (*way).stream},
+		{"nodes: TCP_RR", "us", func(of *setup) (figure, error) { return of.transact(requestsEach, false) }},
+		{"nodes: TCP_CRR", "us", func(of *setup) (figure, error) { return of.transact(connectsEach, true) }},
+		{"nodes: TCP stream", "Gbit/s", (*setup).stream},
 	} {
 		all, err := w.each(ctx, o.rounds, kind.run)
 		if err != nil {
@@ -168,19 +168,19 @@ func (o options) nodes(ctx context.Context) (rows []row, err error) {
 	return rows, nil
 }
 
-// forwardingAcross is the cost of a packet from the client's interface on its
-// node to the server's in the pod.
-func (o options) forwardingAcross(ctx context.Context, w *ways) (rows []row, err error) {
+// forwardingAcross measures the cost of a packet from the client's interface on its node to the
+// server's interface in the pod.
+func (o options) forwardingAcross(ctx context.Context, w *setups) (rows []row, err error) {
 	in, err := newInjector(w)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.end()) }()
 	for _, l := range []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}} {
-		if _, err := w.each(ctx, 1, func(of *way) (figure, error) { return nil, in.establish(of, l) }); err != nil {
+		if _, err := w.each(ctx, 1, func(of *setup) (figure, error) { return nil, in.establish(of, l) }); err != nil {
 			return nil, err
 		}
-		all, err := w.each(ctx, o.rounds, func(of *way) (figure, error) {
+		all, err := w.each(ctx, o.rounds, func(of *setup) (figure, error) {
 			ns, err := in.run(of, l, false, 1<<16)
 			return figure{ns}, err
 		})
@@ -192,11 +192,11 @@ func (o options) forwardingAcross(ctx context.Context, w *ways) (rows []row, err
 	return rows, nil
 }
 
-// acrossRows puts the fast path of each mode beside the path through the host stacks.
+// acrossRows compares the fast path of each mode with the path through the host stacks.
 func acrossRows(part, unit string, all map[string]figure) (rows []row) {
 	for _, m := range acrossModes {
-		through, past := throughStacks(m.name), pastStacks(m.name)
-		rows = append(rows, newRow(part, through, unit, all[through]), newRow(part, past, unit, all[past]).beside(through, all[through], goal{}))
+		slow, fast := slowPathName(m.name), fastPathName(m.name)
+		rows = append(rows, newRow(part, slow, unit, all[slow]), newRow(part, fast, unit, all[fast]).beside(slow, all[slow], goal{}))
 	}
 	return rows
 }

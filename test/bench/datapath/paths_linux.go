@@ -11,27 +11,27 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Names of ways that others are compared with.
+// Names of the setups that others are compared with.
 const (
-	rawWay    = "raw veth pair"
-	routedWay = "routed, no policy"
-	bareWay   = "bare redirect_peer"
-	leastWay  = "redirect_peer after one lookup"
+	rawSetup    = "raw veth pair"
+	routedSetup = "routed, no policy"
+	bareSetup   = "bare redirect_peer"
+	leastSetup  = "redirect_peer after one lookup"
 )
 
-// build makes all ways.
-func (w *ways) build() error {
+// build makes all setups.
+func (w *setups) build() error {
 	if err := w.direct(); err != nil {
-		return fmt.Errorf("%s: %w", rawWay, err)
+		return fmt.Errorf("%s: %w", rawSetup, err)
 	}
-	if _, err := w.routed(routedWay); err != nil {
-		return fmt.Errorf("%s: %w", routedWay, err)
+	if _, err := w.routed(routedSetup); err != nil {
+		return fmt.Errorf("%s: %w", routedSetup, err)
 	}
-	if err := w.bare(bareWay, "bare_peer"); err != nil {
-		return fmt.Errorf("%s: %w", bareWay, err)
+	if err := w.bare(bareSetup, "bare_peer"); err != nil {
+		return fmt.Errorf("%s: %w", bareSetup, err)
 	}
-	if err := w.bare(leastWay, "least_peer"); err != nil {
-		return fmt.Errorf("%s: %w", leastWay, err)
+	if err := w.bare(leastSetup, "least_peer"); err != nil {
+		return fmt.Errorf("%s: %w", leastSetup, err)
 	}
 	for _, n := range []int{1, 10_000} {
 		of := world{policies: n, pods: 1000, direction: model.Ingress}
@@ -49,9 +49,9 @@ func (w *ways) build() error {
 	return nil
 }
 
-// paths measures all ways in turn in every round.
+// paths measures all setups in each round.
 func (o options) paths(ctx context.Context) (rows []row, err error) {
-	w, err := newWays()
+	w, err := newSetups()
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (o options) paths(ctx context.Context) (rows []row, err error) {
 	if err := w.build(); err != nil {
 		return nil, err
 	}
-	for _, part := range []func(context.Context, *ways) ([]row, error){o.forwarding, o.requests, o.bulk} {
+	for _, part := range []func(context.Context, *setups) ([]row, error){o.forwarding, o.requests, o.bulk} {
 		more, err := part(ctx, w)
 		if err != nil {
 			return nil, err
@@ -69,9 +69,8 @@ func (o options) paths(ctx context.Context) (rows []row, err error) {
 	return rows, nil
 }
 
-// each measures a quantity on all ways, round after round. A way without a node
-// is left out where there is nothing to inject into.
-func (w *ways) each(ctx context.Context, rounds int, measure func(*way) (figure, error)) (map[string]figure, error) {
+// each calls measure on all setups in each round.
+func (w *setups) each(ctx context.Context, rounds int, measure func(*setup) (figure, error)) (map[string]figure, error) {
 	all := make(map[string]figure)
 	for range rounds {
 		for _, of := range w.list {
@@ -88,23 +87,23 @@ func (w *ways) each(ctx context.Context, rounds int, measure func(*way) (figure,
 	return all, nil
 }
 
-// isOurs reports whether a way has goals.
+// isOurs reports whether a setup has goals.
 func isOurs(name string) bool { return strings.HasPrefix(name, "Isthmus") }
 
-// isIPv4 reports whether a way does what it does for IPv4 only.
-func isIPv4(name string) bool { return name == leastWay || strings.HasPrefix(name, "nftables") }
+// isIPv4 reports whether a setup forwards IPv4 only.
+func isIPv4(name string) bool { return name == leastSetup || strings.HasPrefix(name, "nftables") }
 
-// forwarding is the cost of a packet from the client's interface on the node to
-// the server's in the pod.
-func (o options) forwarding(ctx context.Context, w *ways) ([]row, error) {
+// forwarding measures the cost of a packet from the client's interface on the node to the server's
+// interface in the pod.
+func (o options) forwarding(ctx context.Context, w *setups) ([]row, error) {
 	in, err := newInjector(w)
 	if err != nil {
 		return nil, err
 	}
 	var rows []row
 	for _, l := range []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}} {
-		takes := func(of *way) bool { return of.node != nil && !(l.v6 && isIPv4(of.name)) }
-		_, err := w.each(ctx, 1, func(of *way) (figure, error) {
+		takes := func(of *setup) bool { return of.node != nil && !(l.v6 && isIPv4(of.name)) }
+		_, err := w.each(ctx, 1, func(of *setup) (figure, error) {
 			if !takes(of) {
 				return nil, nil
 			}
@@ -113,7 +112,7 @@ func (o options) forwarding(ctx context.Context, w *ways) ([]row, error) {
 		if err != nil {
 			return nil, errors.Join(err, in.end())
 		}
-		all, err := w.each(ctx, o.rounds, func(of *way) (figure, error) {
+		all, err := w.each(ctx, o.rounds, func(of *setup) (figure, error) {
 			if !takes(of) {
 				return nil, nil
 			}
@@ -130,11 +129,11 @@ func (o options) forwarding(ctx context.Context, w *ways) ([]row, error) {
 			}
 			r := newRow(part, of.name, "ns/packet", all[of.name])
 			if isOurs(of.name) {
-				rows = append(rows, r.beside(bareWay, all[bareWay], goal{times: 1.10}))
-				rows = append(rows, r.beside(routedWay, all[routedWay], goal{times: 0.60}))
+				rows = append(rows, r.beside(bareSetup, all[bareSetup], goal{times: 1.10}))
+				rows = append(rows, r.beside(routedSetup, all[routedSetup], goal{times: 0.60}))
 				continue
 			}
-			rows = append(rows, r.beside(routedWay, all[routedWay], goal{}))
+			rows = append(rows, r.beside(routedSetup, all[routedSetup], goal{}))
 		}
 	}
 	return rows, in.end()

@@ -18,14 +18,14 @@ const (
 	chartSpace = 46
 )
 
-// chart is a part of the table as bars.
+// chart is one part of the table, drawn as bars.
 type chart struct {
 	title string
 	rows  []row
 }
 
-// plot draws the paths as bars, one chart for each part. Bars that are far
-// longer than the others are cut and say so by their number.
+// plot draws the paths as bars, with one chart for each part. It truncates bars that are far longer
+// than the others, and labels them with their value.
 func plot(rows []row, out io.Writer) error {
 	var charts []chart
 	height := 20
@@ -40,7 +40,7 @@ func plot(rows []row, out io.Writer) error {
 		}
 		c := &charts[len(charts)-1]
 		if n := len(c.rows); n > 0 && c.rows[n-1].Path == r.Path {
-			continue // the same beside another floor
+			continue // a repetition with another floor
 		}
 		c.rows = append(c.rows, r)
 		height += barHeight
@@ -81,8 +81,8 @@ func (c chart) draw(b *bytes.Buffer, y int) int {
 	return y + chartSpace - 34
 }
 
-// limit is the value that a bar of full length has: the largest of those that are
-// at most four times the median, so that an outlier hides nothing.
+// limit is the value of a bar of full length: the largest value that is at most four times the
+// median, so that an outlier does not compress the other bars.
 func (c chart) limit() float64 {
 	all := make(figure, 0, len(c.rows))
 	for _, r := range c.rows {
@@ -99,6 +99,6 @@ func (c chart) limit() float64 {
 
 func escape(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a Builder takes everything
+	_ = xml.EscapeText(&b, []byte(s)) // a Builder returns no errors
 	return b.String()
 }

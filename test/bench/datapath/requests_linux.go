@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Transactions of one measurement.
+// The number of transactions in one measurement.
 const (
 	requestsEach = 2000
 	connectsEach = 400
 )
 
-// requests measures TCP_RR, one byte forth and back over an open connection, and
-// TCP_CRR, the same over a new connection each time. Both ends run on one CPU
-// and wait in system calls, so that a transaction is all the work there is in it.
-func (o options) requests(ctx context.Context, w *ways) ([]row, error) {
+// requests measures TCP_RR, one byte in each direction on an open connection, and TCP_CRR, the same
+// on a new connection each time. Both ends run on one CPU and wait in system calls, so the time of
+// a transaction is its total work.
+func (o options) requests(ctx context.Context, w *setups) ([]row, error) {
 	var rows []row
 	for _, kind := range []struct {
 		part string
-		run  func(*way) (figure, error)
+		run  func(*setup) (figure, error)
 		base []string
 		goal []goal
 	}{
-		{"paths: TCP_RR", func(of *way) (figure, error) { return of.transact(requestsEach, false) }, []string{rawWay}, []goal{{times: 1.03}}},
-		{"paths: TCP_CRR", func(of *way) (figure, error) { return of.transact(connectsEach, true) }, []string{bareWay, routedWay}, []goal{{more: 3}, {more: 3}}},
+		{"paths: TCP_RR", func(of *setup) (figure, error) { return of.transact(requestsEach, false) }, []string{rawSetup}, []goal{{times: 1.03}}},
+		{"paths: TCP_CRR", func(of *setup) (figure, error) { return of.transact(connectsEach, true) }, []string{bareSetup, routedSetup}, []goal{{more: 3}, {more: 3}}},
 	} {
 		all, err := w.each(ctx, o.rounds, kind.run)
 		if err != nil {
@@ -53,8 +53,8 @@ func (o options) requests(ctx context.Context, w *ways) ([]row, error) {
 	return rows, nil
 }
 
-// transact gives the median time of one transaction in us.
-func (of *way) transact(count int, connect bool) (figure, error) {
+// transact returns the median time of a transaction in us.
+func (of *setup) transact(count int, connect bool) (figure, error) {
 	listener, err := of.listen()
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (of *way) transact(count int, connect bool) (figure, error) {
 }
 
 // listen opens the server's socket.
-func (of *way) listen() (fd int, err error) {
+func (of *setup) listen() (fd int, err error) {
 	err = of.server.Do(func() error {
 		if fd, err = socket(); err != nil {
 			return err
@@ -110,7 +110,7 @@ func (of *way) listen() (fd int, err error) {
 	return fd, err
 }
 
-// socket makes one whose calls give up when nothing arrives.
+// socket makes a socket with a timeout on its calls.
 func socket() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -133,7 +133,7 @@ func dial() (int, error) {
 	return fd, nil
 }
 
-// again repeats a call that a signal ended; the runtime sends some.
+// again repeats a call that a signal interrupted; the Go runtime sends such signals.
 func again(call func() error) error {
 	for {
 		err := call()
@@ -182,7 +182,7 @@ func serveRequests(listener int) error {
 	}
 }
 
-// serveConnects answers once on each of so many connections.
+// serveConnects answers once on each of count connections.
 func serveConnects(listener, count int) error {
 	b := make([]byte, 1)
 	for range count {

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// figure is what one quantity was in every round.
+// figure holds the value of one quantity in every round.
 type figure []float64
 
 func (f figure) median() float64 {
@@ -19,8 +19,8 @@ func (f figure) median() float64 {
 
 func (f figure) least() float64 { return slices.Min(f) }
 
-// goal is what a figure should be at most: so many times its floor, or so much
-// more than it. The zero goal asks for nothing.
+// goal is the highest accepted value of a figure: a multiple of its floor, or a sum with it. The
+// zero goal accepts every value.
 type goal struct{ times, more float64 }
 
 func (g goal) String() string {
@@ -40,7 +40,7 @@ func (g goal) met(value, floor float64) bool {
 	return g.more == 0 || value <= floor+g.more
 }
 
-// row is a figure beside another one of the same run.
+// row is one figure, compared with another figure of the same run.
 type row struct {
 	Part string `json:"part"`
 	Path string `json:"path"`
@@ -48,12 +48,12 @@ type row struct {
 	// Value is the median over the rounds, Least the least.
 	Value float64 `json:"value"`
 	Least float64 `json:"least"`
-	// Floor names what Value is compared with, FloorValue is its median.
+	// Floor names the figure that Value is compared with, FloorValue is the median of that figure.
 	Floor      string  `json:"floor,omitempty"`
 	FloorValue float64 `json:"floor_value,omitempty"`
 	Ratio      float64 `json:"ratio,omitempty"`
 	Goal       string  `json:"goal,omitempty"`
-	// OK is absent without a goal.
+	// OK is nil without a goal.
 	OK *bool `json:"ok,omitempty"`
 }
 
@@ -61,7 +61,7 @@ func newRow(part, path, unit string, f figure) row {
 	return row{Part: part, Path: path, Unit: unit, Value: f.median(), Least: f.least()}
 }
 
-// beside compares a row with a floor, if that is another one.
+// beside adds a floor to a row, unless the floor is the row itself.
 func (r row) beside(name string, f figure, g goal) row {
 	if name == r.Path {
 		return r
@@ -75,7 +75,7 @@ func (r row) beside(name string, f figure, g goal) row {
 	return r
 }
 
-// table prints rows for people.
+// table prints rows as text.
 func table(rows []row, out io.Writer) {
 	part := ""
 	for _, r := range rows {
@@ -96,7 +96,7 @@ func table(rows []row, out io.Writer) {
 	}
 }
 
-// digits is how many of them behind the point say something.
+// digits is the number of significant digits after the decimal point.
 func digits(v float64) int {
 	if v >= 1000 {
 		return 0

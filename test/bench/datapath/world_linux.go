@@ -16,30 +16,30 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// open is the port that the last policy of a world allows, for the client or
-// for every pod; closed is one that none does.
+// open is the port that the last policy of a world allows, for the client or for every pod. No
+// policy allows closed.
 const (
 	open   = 8080
 	closed = 9
 )
 
-// world is a cluster whose policies all select the pod server: each allows it
-// one more peer at one port, by label or by address in turn.
+// world is a cluster in which all policies select the pod server. Each policy allows one more peer
+// at one port, alternately by label and by address.
 type world struct {
 	policies  int
-	pods      int // beside client and server
+	pods      int // without client and server
 	direction model.Direction
-	// anyPod: the last policy allows all pods, not the client alone.
+	// anyPod makes the last policy allow all pods instead of the client only.
 	anyPod bool
 }
 
-// grant is what one policy of a world allows.
+// grant is what one policy allows.
 type grant struct {
 	peer netip.Addr
 	port uint16
 }
 
-// grants are those of all policies but the last. Those by address name some
+// grants returns the grants of all policies but the last. Some of those by address name addresses
 // outside the cluster.
 func (w world) grants() []grant {
 	all := make([]grant, 0, w.policies)
@@ -53,7 +53,7 @@ func (w world) grants() []grant {
 	return all
 }
 
-// podAddress is where the shuffled packets of bpf/bench.bpf.c go.
+// podAddress returns the address of pod i, which bpf/bench.bpf.c uses for shuffled packets.
 func podAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{first[0], first[1] + byte(i>>16), byte(i >> 8), byte(i)})
 }
@@ -62,7 +62,7 @@ func named(key, value string) model.PodSelector {
 	return model.PodSelector{Namespace: "default", Pods: model.MakeSelector(model.Requirement{Key: key, Operator: model.In, Values: []string{value}})}
 }
 
-// list makes the policies.
+// list returns the policies.
 func (w world) list() []*model.Policy {
 	var all []*model.Policy
 	add := func(peer model.Peer, ports ...model.PortMatch) {
@@ -93,7 +93,7 @@ var (
 	serverIPs = []netip.Addr{netip.MustParseAddr("10.1.0.12"), netip.MustParseAddr("fd01::c")}
 )
 
-// state compiles what the node with the given endpoints enforces.
+// state compiles the state of the node with the given endpoints.
 func (w world) state(endpoints map[model.EndpointID]compile.Endpoint) *model.State {
 	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddress)},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}}
@@ -103,7 +103,7 @@ func (w world) state(endpoints map[model.EndpointID]compile.Endpoint) *model.Sta
 	}
 	pods := []*model.Pod{pod("client", "client", "node", clientIPs...), pod("server", "server", "node", serverIPs...)}
 	for i := range w.pods {
-		// Replicas beyond those that policies tell apart carry labels that none names.
+		// Pods beyond those that policies distinguish have labels that no policy names.
 		pods = append(pods, pod("other", strconv.Itoa(i), "elsewhere", podAddress(i)))
 		pods[len(pods)-1].Name = fmt.Sprintf("pod-%d", i)
 	}
@@ -114,13 +114,13 @@ func (w world) state(endpoints map[model.EndpointID]compile.Endpoint) *model.Sta
 	return s
 }
 
-// serverID is the endpoint that sandboxes are about.
+// serverID is the endpoint that the sandboxed programs serve.
 var serverID = model.MakeEndpointID("server", "eth0")
 
-// load loads the programs over maps of their own under a directory on a bpffs,
-// large enough for the world, for the pod server at loader.SandboxInterface.
+// load loads the programs over separate maps below a directory of a bpffs. The maps are large
+// enough for the world. The pod server is at loader.SandboxInterface.
 func (w world) load(dir string) (*loader.DataPath, error) {
-	// Making worlds takes memory, measuring does not want to be interrupted.
+	// Making worlds needs memory; a measurement must not be interrupted by garbage collection.
 	debug.SetGCPercent(100)
 	defer func() {
 		debug.FreeOSMemory()
@@ -137,7 +137,7 @@ func (w world) load(dir string) (*loader.DataPath, error) {
 	return path, nil
 }
 
-// fill makes the writes that an agent would make.
+// fill writes the maps as an agent would.
 func (w world) fill(path *loader.DataPath) error {
 	layout := policymap.NewLayout(path.Capacity())
 	slot, err := layout.AddSlot(serverID)

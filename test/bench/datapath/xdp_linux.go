@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/bench/floor"
 )
 
-// uplinkBench is the XDP program beside its floors.
+// uplinkBench is the XDP program and its floors.
 type uplinkBench struct {
 	repeat int
 	floor  floor.LeastObjects
@@ -28,11 +28,11 @@ type uplinkBench struct {
 	filter *xdp.Filter
 }
 
-// uplinkCase is one way of packets on an uplink.
+// uplinkCase is one kind of packet on an uplink.
 type uplinkCase struct {
 	name    string
 	sources uint32
-	listed  int // sources of the deny list; 0 for none near
+	listed  int // number of sources on the deny list; 0: no list
 	opens   bool
 	passes  bool
 	floor   *ebpf.Program
@@ -67,7 +67,7 @@ func (u *uplinkBench) close() {
 	}
 }
 
-// cases: what is allowed pays at most as much again as an empty program costs.
+// cases returns the cases. An accepted packet may cost twice an empty program.
 func (u *uplinkBench) cases() []uplinkCase {
 	f := &u.floor
 	return []uplinkCase{
@@ -79,8 +79,7 @@ func (u *uplinkBench) cases() []uplinkCase {
 	}
 }
 
-// fill puts a pod behind the uplink, with 65,536 addresses and 16,384 verdicts
-// in both sets of maps.
+// fill adds a pod of the node, with 65,536 addresses and 16,384 verdicts in both sets of maps.
 func (u *uplinkBench) fill() error {
 	w := &policymap.Writes{Rows: []policymap.RowWrite{{Index: mixedRow}}, Ports: []policymap.PortWrite{{Index: port, Count: 1, Class: portClass}}}
 	for i := range uint32(65536) {
@@ -117,8 +116,8 @@ func (u *uplinkBench) fill() error {
 	return u.pods.Execute(w)
 }
 
-// list makes the deny list of a case: its sources themselves if they are to be
-// dropped, as many others if not.
+// list makes the deny list of a case: its sources if they must be dropped, otherwise the same
+// number of other sources.
 func (u *uplinkBench) list(c uplinkCase) error {
 	e := denymap.NewEntries()
 	for i := range c.listed {
@@ -133,7 +132,7 @@ func (u *uplinkBench) list(c uplinkCase) error {
 	return u.filter.Apply(e)
 }
 
-// sample measures a case as bench does.
+// sample measures a case, like bench.sample for the pod's programs.
 func (u *uplinkBench) sample(c uplinkCase, rounds int) (empty, floor, ours figure, err error) {
 	if err = u.list(c); err != nil {
 		return
@@ -174,8 +173,7 @@ func (u *uplinkBench) through(p *ebpf.Program, frame []byte, passes bool) (float
 	return u.time(u.floor.XdpShuffle, frame, passes)
 }
 
-// time runs a program and makes sure that the packet's fate is the one that is
-// to be measured.
+// time runs a program and checks that each packet has the intended fate.
 func (u *uplinkBench) time(p *ebpf.Program, frame []byte, passes bool) (float64, error) {
 	code, perRun, err := p.Benchmark(frame, u.repeat, nil)
 	if err != nil {

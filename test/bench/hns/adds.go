@@ -25,7 +25,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// The ADDs of a node that starts, and how long HNS takes for one.
+// The number of ADDs at the start of a node, and the time that HNS takes for one.
 const (
 	adds       = 30
 	createTime = 300 * time.Millisecond
@@ -33,7 +33,7 @@ const (
 	network    = "isthmus"
 )
 
-// slow lets an HNS take its time. It serves calls side by side.
+// slow delays every call as HNS does. Calls run concurrently.
 func slow(op, _ string) error {
 	switch op {
 	case "CreateEndpoint":
@@ -44,7 +44,8 @@ func slow(op, _ string) error {
 	return nil
 }
 
-// measureAdds returns how long an agent takes for all ADDs at once. With a pool, it waits until that is full.
+// measureAdds returns the time that an agent takes for all ADDs, requested at once. With a pool, it
+// first waits until the pool is full.
 func measureAdds(parallel int, size pool.Size) (took time.Duration, err error) {
 	dir, err := os.MkdirTemp("", "isthmus-bench-")
 	if err != nil {
@@ -69,7 +70,7 @@ func measureAdds(parallel int, size pool.Size) (took time.Duration, err error) {
 		stop()
 		err = errors.Join(err, <-ended)
 	}()
-	pods := make([]*model.Pod, adds+1) // the last one was there before: the pool learns its DNS settings
+	pods := make([]*model.Pod, adds+1) // the last pod is attached first: the pool learns its DNS settings from it
 	for i := range pods {
 		pods[i] = &model.Pod{PodID: model.PodID{Namespace: "shop", Name: fmt.Sprintf("web-%d", i)}, Node: self}
 	}
@@ -115,14 +116,15 @@ func full(ctx context.Context, fake *hnstest.Fake, size int) error {
 			}
 		}
 		if unused == size {
-			time.Sleep(50 * time.Millisecond) // the last one is taken note of
+			time.Sleep(50 * time.Millisecond) // until the agent has recorded the last ADD
 			return nil
 		}
 	}
 	return errors.New("the endpoint pool did not fill")
 }
 
-// addFigures compares ADDs one after another, side by side, and with endpoints from the pool.
+// addFigures compares sequential ADDs, concurrent ADDs, and concurrent ADDs with endpoints from the
+// pool.
 func addFigures() (all []figure, err error) {
 	for _, c := range []struct {
 		name     string
@@ -139,8 +141,8 @@ func addFigures() (all []figure, err error) {
 	return all, nil
 }
 
-// watchOpen looks at every attached endpoint again and again. The returned function ends that, and reports
-// an endpoint that was ever without ACLs that decide everything.
+// watchOpen reads every attached endpoint continuously. The returned function stops that. It
+// returns an error if an endpoint was ever without ACLs that decide every packet.
 func watchOpen(fake *hnstest.Fake) (end func() error) {
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	go func() {

@@ -31,7 +31,7 @@ func pod(i int) *model.Pod {
 		Labels: labels(set / namespaces % apps), Node: fmt.Sprintf("node-%d", n), IPs: []netip.Addr{addressOf(n, set)}}
 }
 
-// addressOf is address i of the pods of a node; HNS keeps the first ones.
+// addressOf returns address i of the pods of a node. HNS reserves the first addresses.
 func addressOf(node, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(node), byte(i >> 7), byte(3 + i&0x7F)})
 }
@@ -84,8 +84,8 @@ func tcp(port int) []model.PortMatch {
 
 func podsOf(s model.PodSelector) []model.Peer { return []model.Peer{{Kind: model.PeerPods, Pods: s}} }
 
-// policyOf makes a policy of a namespace: two for each application, and five
-// for all pods of the namespace.
+// policyOf makes a policy of a namespace: two per application, and five for all pods of the
+// namespace.
 func policyOf(ns string, i, kind int) *model.Policy {
 	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: ns, Name: fmt.Sprint("policy-", kind)}, Tier: model.TierNetworkPolicy,
 		Subject: model.PodSelector{Namespace: ns}, Isolates: [2]bool{true, true}}
@@ -94,27 +94,27 @@ func policyOf(ns string, i, kind int) *model.Policy {
 	}
 	app := kind % apps
 	switch {
-	case kind < apps: // two other applications use it
+	case kind < apps: // clients: two other applications
 		p.Subject.Pods = is("app", app)
 		p.Isolates[model.Egress] = false
 		for k := range 2 {
 			allow(model.Ingress, podsOf(model.PodSelector{Namespace: ns, Pods: is("app", (app+1+k)%apps)}), tcp(8000+k))
 		}
-	case kind < 2*apps: // front ends of a team's namespaces use it; it uses a database
+	case kind < 2*apps: // clients: front ends of the team's namespaces; egress: a database
 		p.Subject.Pods = is("app", app)
 		allow(model.Ingress, podsOf(model.PodSelector{Namespaces: is("team", (i+app)%5), Pods: is("tier", "front")}), tcp(443))
 		allow(model.Egress, podsOf(model.PodSelector{Namespace: ns, Pods: is("app", (app+3)%apps)}), tcp(5432))
-	case kind == 2*apps: // names are resolved
+	case kind == 2*apps: // allows DNS
 		p.Isolates[model.Ingress] = false
 		allow(model.Egress, podsOf(model.PodSelector{Namespace: "ns-0", Pods: is("app", 0)}), []model.PortMatch{{Protocol: model.UDP, First: 53, Last: 53}})
 	case kind == 2*apps+1: // monitoring
 		p.Isolates[model.Egress] = false
 		allow(model.Ingress, podsOf(model.PodSelector{Namespace: "ns-1", Pods: is("app", 1)}), tcp(9100))
-	case kind == 2*apps+2: // the world, but not the cluster
+	case kind == 2*apps+2: // allows addresses outside the cluster
 		p.Isolates[model.Ingress] = false
 		b := model.IPBlock{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Except: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		allow(model.Egress, []model.Peer{{Kind: model.PeerBlock, Block: b}}, tcp(443))
-	case kind == 2*apps+3: // an office
+	case kind == 2*apps+3: // allows the addresses of an office
 		p.Isolates[model.Egress] = false
 		b := model.IPBlock{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 24)}
 		allow(model.Ingress, []model.Peer{{Kind: model.PeerBlock, Block: b}}, tcp(8443))
@@ -122,9 +122,8 @@ func policyOf(ns string, i, kind int) *model.Policy {
 	return p
 }
 
-// change does to the pods of other nodes what happens in clusters: they come,
-// go, are replaced by others with other addresses, and become another
-// application's.
+// change is a change of pods on other nodes as clusters have it: a pod is created, deleted,
+// replaced by one with another address, or relabelled to another application.
 type change struct {
 	random *rand.Rand
 	come   []*model.Pod

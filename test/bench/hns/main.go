@@ -35,7 +35,7 @@ func main() {
 
 const (
 	changes = 1_000
-	// fewer is how many times fewer lists are to be written than without sets.
+	// fewer is the goal: without sets, the backend writes this many times as many lists.
 	fewer = 20
 )
 
@@ -49,9 +49,8 @@ type figure struct {
 
 var errGoal = errors.New("a figure is above its goal")
 
-// run follows the changes once by full lists, once with an HNS without sets and
-// once with one that has them, all at the same time. The backend uses nothing
-// that only newer versions have.
+// run follows the changes three times concurrently: by full lists, with an HNS without sets, and
+// with one that has them. The backend uses no feature of newer versions.
 func run(w io.Writer) error {
 	profiles := []hns.Version{hns.Server2019, hns.Server2022}
 	var naive int
@@ -74,7 +73,7 @@ func run(w io.Writer) error {
 	}
 	figures := []figure{
 		{"full list per change: ACL lists rewritten", float64(naive), "lists", 0},
-		// It remembers what it wrote: it reads nothing, before or after.
+		// The backend keeps what it wrote in memory: it reads nothing from HNS.
 		{"full list per change: calls of HNS", float64(naive), "calls", 0},
 	}
 	for i, profile := range profiles {
@@ -87,7 +86,7 @@ func run(w io.Writer) error {
 	return print(w, append(figures, adds...))
 }
 
-// print writes the figures and returns an error for those that miss their goals.
+// print writes the figures, and returns an error that lists missed goals.
 func print(w io.Writer, figures []figure) error {
 	out := json.NewEncoder(w)
 	var missed error
@@ -102,8 +101,8 @@ func print(w io.Writer, figures []figure) error {
 	return missed
 }
 
-// follow makes the changes and hands every State to apply, the first before
-// any.
+// follow makes the changes and passes every State to apply, including the one before the first
+// change.
 func follow(apply func(*model.State) error) (*model.State, error) {
 	s, endpoints := cluster()
 	compiler := compile.New()
@@ -125,9 +124,8 @@ func follow(apply func(*model.State) error) (*model.State, error) {
 	}
 }
 
-// fullLists counts the lists that have changed, with all addresses written into
-// them as HNS 9.5 needs it. A node would rewrite them if it computed all lists
-// again after every change and left equal ones alone.
+// fullLists counts the changed lists of a node that computes all lists after every change and skips
+// equal ones. The lists contain all addresses, as HNS 9.5 requires.
 func fullLists() (int, error) {
 	var last map[model.EndpointID][]hns.ACL
 	count := 0
@@ -145,13 +143,13 @@ func fullLists() (int, error) {
 	return count, err
 }
 
-// lowering are the options that the backend has for the node.
+// lowering returns the options that the backend uses on the node.
 func lowering(v hns.Version) acl.Options {
 	return acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack),
 		Node: []netip.Addr{nodeAddress(0), cidrOf(0).Addr().Next().Next()}}.Defaults()
 }
 
-// counts are the calls of HNS by operation.
+// counts holds the number of HNS calls by operation.
 type counts map[string]int
 
 // measure follows the changes with the backend over a Fake.

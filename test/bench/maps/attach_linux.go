@@ -22,7 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// attached is how many pods are attached and measured.
+// attached is the number of pods that are attached and measured.
 const attached = 60
 
 // measureAttachment attaches pods to a real backend while the policies of the
@@ -66,7 +66,7 @@ func measureAttachment() (figures []figure, err error) {
 	return figures, err
 }
 
-// uplink makes an interface to nowhere, with the node's addresses.
+// uplink makes an interface with the node's addresses that is connected to nothing.
 func uplink(node *netns.NS) error {
 	if err := netns.Connect(netns.End{NS: node, Name: "eth0"}, netns.End{NS: node, Name: "far"}); err != nil {
 		return err
@@ -85,8 +85,8 @@ func attachAll(bpffs string, all []*netns.NS) (figures []figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	// The Tables of the node's other pods are in force; those to be attached come
-	// one by one, half of them replicas, half under a Table that no other has.
+	// The tables of the node's other pods are in force. The measured pods are attached one by one:
+	// half are replicas, half have a table that no other pod has.
 	snapshot, endpoints := cluster()
 	compiler := compile.New()
 	late := func(i int) *model.Pod { return newPod((i + i%2*touched) * nodes) }

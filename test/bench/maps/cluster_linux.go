@@ -15,11 +15,11 @@ const (
 	pods     = 10_000
 	nodes    = 40
 	policies = 1_000
-	touched  = 100 // by the edits that are measured
+	touched  = 100 // pods that a measured edit touches
 )
 
-// place says where pod i is: which namespace and which app. The first pods of
-// node-0 are replicas of one app, the next ones are under Tables of their own.
+// place returns the namespace and the app of pod i. The first pods of node-0 are replicas of one
+// app; the next ones have a table each.
 func place(i int) (ns, app string) {
 	j := i / nodes
 	if i%nodes == 0 && j < touched {
@@ -85,8 +85,8 @@ func tcp(port int) []model.PortMatch {
 	return []model.PortMatch{{Protocol: model.TCP, First: uint16(port), Last: uint16(port)}}
 }
 
-// policyOf makes policy i: an app of a namespace is reached by another app of a
-// team, and every fifth by a range outside too.
+// policyOf makes policy i: it allows an app of another team to reach an app of a namespace. Every
+// fifth policy also allows a range outside the cluster.
 func policyOf(i int) *model.Policy {
 	ns := fmt.Sprintf("n-%d", i%20)
 	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: ns, Name: fmt.Sprintf("policy-%d", i)}, Tier: model.TierNetworkPolicy,

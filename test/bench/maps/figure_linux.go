@@ -16,7 +16,7 @@ type figure struct {
 	Goal  float64 `json:"goal,omitempty"`
 }
 
-// report writes figures for people, with what part of its goal each is, or as JSON.
+// report writes figures as a table, with the share of the goal that each reaches, or as JSON.
 func report(figures []figure, w io.Writer, asJSON bool) error {
 	if asJSON {
 		out := json.NewEncoder(w)

@@ -48,7 +48,7 @@ func run(w io.Writer, asJSON bool) error {
 	return report(append(figures, more...), w, asJSON)
 }
 
-// node follows the cluster with maps of its own.
+// node writes the states of a simulated cluster to maps of its own.
 type node struct {
 	snapshot  *model.Snapshot
 	endpoints map[model.EndpointID]compile.Endpoint
@@ -127,7 +127,7 @@ func (n *node) measureEdits(name string, edit func(int) *model.Policy) ([]figure
 	}, nil
 }
 
-// apply compiles, plans and writes, and returns how long the writes took.
+// apply compiles, plans and writes. It returns how long the writes took, and the number of entries.
 func (n *node) apply() (took time.Duration, entries int, err error) {
 	state, unsupported := n.compiler.Compile(compile.Input{Snapshot: n.snapshot, Node: "node-0", Endpoints: maps.Clone(n.endpoints)})
 	if len(unsupported) > 0 {

@@ -20,29 +20,29 @@ import (
 )
 
 const (
-	// referenceDir is where Debian has the CNI project's plugins.
+	// referenceDir is the directory of the CNI project's plugins on Debian.
 	referenceDir = "/usr/lib/cni"
-	// atOnce is how many pods are attached at the same time, in rounds.
+	// atOnce is the number of pods that are attached concurrently in each of the rounds.
 	atOnce, rounds = 20, 25
-	// oneByOne is how many are attached alone.
+	// oneByOne is the number of pods that are attached sequentially.
 	oneByOne = 200
 )
 
-// plugin is a CNI plugin as a runtime calls it, for pods of the measured node.
+// plugin calls a CNI plugin as a container runtime does, for pods of the measured node.
 type plugin struct {
 	name, path, conf string
-	// in is the namespace that it is called in, its node's.
+	// in is the namespace of the node, in which the plugin runs.
 	in *netns.NS
 }
 
-// sandbox is a pod's network namespace, and its pod's name.
+// sandbox is the network namespace of a pod, and the name of the pod.
 type sandbox struct {
 	pod string
 	ns  *netns.NS
 }
 
-// measureAttach measures executions of isthmus-cni, and beside each one of the
-// reference plugins: bridge with host-local, which know no policy.
+// measureAttach measures executions of isthmus-cni, alternating with the reference plugins: bridge
+// with host-local, which enforce no policy.
 func (b *bench) measureAttach(ctx context.Context) (err error) {
 	ours, theirs, err := b.plugins()
 	if err != nil {
@@ -85,7 +85,7 @@ func (b *bench) measureAttach(ctx context.Context) (err error) {
 			}
 		}
 	}
-	// What the agent did for others meanwhile is counted, too.
+	// The figure includes the CPU time that the agent spent on other work meanwhile.
 	value, reference := perPod(serial[ours.name].cpu+after-before), perPod(serial[theirs.name].cpu)
 	if err := b.write(figure{Name: "CNI ADD and DEL, CPU of plugin and agent", Value: value, Unit: "ms", Reference: reference,
 		Ratio: round(value / reference)}); err != nil {
@@ -126,8 +126,8 @@ func (b *bench) plugins() (ours, theirs plugin, err error) {
 	return ours, theirs, nil
 }
 
-// sandboxes makes namespaces for pods that it makes known, and waits until the
-// agent has them.
+// sandboxes makes namespaces for new pods, publishes the pods, and waits until the agent has seen
+// them.
 func (b *bench) sandboxes(ctx context.Context) (all []sandbox, err error) {
 	node := b.cluster.Nodes[0]
 	before, err := node.Status(ctx)
@@ -162,7 +162,7 @@ func (b *bench) sandboxes(ctx context.Context) (all []sandbox, err error) {
 	return all, nil
 }
 
-// cycle attaches pods at the same time, and then detaches them so.
+// cycle attaches pods concurrently, and then detaches them concurrently.
 func (p plugin) cycle(pods []sandbox, round int, t *attachTimes) error {
 	added, err := p.callAll("ADD", pods, round, t)
 	if err != nil {
@@ -186,8 +186,8 @@ func (p plugin) callAll(command string, pods []sandbox, round int, t *attachTime
 	return took, errors.Join(errs...)
 }
 
-// call executes the plugin once and returns the time from its start to its end,
-// and what it and the plugins that it called have used.
+// call executes the plugin once. It returns the wall time, and the CPU time including that of the
+// plugins that it called.
 func (p plugin) call(command string, pod sandbox, round int) (took, cpu time.Duration, err error) {
 	cmd := exec.Command(p.path)
 	id := fmt.Sprintf("%s-%d", pod.pod, round)
@@ -213,16 +213,16 @@ func (p plugin) call(command string, pod sandbox, round int) (took, cpu time.Dur
 	return took, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
-// attachTimes are the times of one plugin, and the CPU that it has used.
+// attachTimes holds the times of one plugin, and its CPU time.
 type attachTimes struct {
 	added, removed []time.Duration
 	cpu            time.Duration
 }
 
-// perPod is a mean in milliseconds.
+// perPod returns the mean per pod in milliseconds.
 func perPod(sum time.Duration) float64 { return milliseconds(sum / oneByOne) }
 
-// ms is a percentile in milliseconds.
+// ms returns a percentile in milliseconds.
 func (t *attachTimes) ms(percentile int, removal bool) float64 {
 	took := slices.Clone(t.added)
 	if removal {

@@ -4,12 +4,12 @@
 // server: 1,000 nodes, 10,000 pods and 1,000 policies. It prints one JSON object
 // per figure: the time from start to policy in force, memory and idle CPU of the
 // agent. For a written policy it measures the time until its snapshot exists, and
-// until the last packet got the old verdict. Executions of
-// isthmus-cni are measured in turn with those of the CNI project's bridge and
-// host-local, which know no policy and give one address where isthmus gives two.
+// until the last packet got the old verdict. Executions of isthmus-cni alternate with
+// executions of the CNI project's bridge and host-local, which enforce no policy and
+// assign one address instead of two.
 //
-// The objects are written by clients as fast as the API server takes them. With
-// -attach only the last is measured, and the same cluster comes from a directory
+// Clients write the objects as fast as the API server accepts them. With -attach the
+// command measures the plugins only, and the agent reads the cluster from a directory
 // of manifests.
 //
 // It does not measure the cost of packets.

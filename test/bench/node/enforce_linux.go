@@ -20,13 +20,13 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// Where the two pods of the measured node are, and where the server listens.
+// Addresses of the two pods of the measured node, and the port of the server.
 const (
 	probeNamespace = "ns-0"
 	probePort      = 7000
 )
 
-// attach attaches a client and a server, which answers.
+// attach attaches a client and a server, and starts the server.
 func (b *bench) attach(ctx context.Context) error {
 	for _, name := range []string{"client", "server"} {
 		pod := &model.Pod{PodID: model.PodID{Namespace: probeNamespace, Name: name}, Node: b.cluster.Nodes[0].Name,
@@ -43,7 +43,7 @@ func (b *bench) attach(ctx context.Context) error {
 	return b.cluster.Serve()
 }
 
-// setPolicy brings a NetworkPolicy of the first namespace about.
+// setPolicy creates or replaces a NetworkPolicy of the first namespace.
 func (b *bench) setPolicy(ctx context.Context, name string, spec object) error {
 	client, err := dynamic.NewForConfig(b.server.RESTConfig())
 	if err != nil {
@@ -59,9 +59,8 @@ func (b *bench) setPolicy(ctx context.Context, name string, spec object) error {
 	return err
 }
 
-// measureEnforcement lets the client's packets through and stops them again, and
-// measures from writing the policy until the last packet that was treated in
-// the old way.
+// measureEnforcement writes a policy that allows the client's packets, then one that denies them.
+// It measures the time from each write to the last packet with the old verdict.
 func (b *bench) measureEnforcement(ctx context.Context) error {
 	if err := b.server.Delete(ctx, "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: delivered, namespace: ns-0}}"); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (b *bench) measureEnforcement(ctx context.Context) error {
 	return b.putTimes("policy written to last wrong verdict", took, 50, 250)
 }
 
-// probe sends packets without pause and notes which were answered.
+// probe sends packets continuously and records which were answered.
 type probe struct {
 	conn net.PacketConn
 	to   net.Addr
@@ -107,7 +106,7 @@ type probe struct {
 	answered []bool
 }
 
-// every is the pause between packets.
+// every is the interval between packets.
 const every = 500 * time.Microsecond
 
 func startProbe(from *cluster.Pod, to netip.Addr) (*probe, error) {
@@ -166,9 +165,9 @@ func (p *probe) receive() {
 	}
 }
 
-// lastWrong returns when the last packet with a wrong verdict since a time was
-// sent, or that time if there was none. It also returns the verdict of the newest
-// packet that can have been answered.
+// lastWrong returns the time of the last packet since a given time that had the wrong verdict, or
+// the given time if there was none. It also returns the verdict of the newest packet that is old
+// enough to have been answered.
 func (p *probe) lastWrong(since time.Time, allowed bool) (wrong time.Time, newest bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

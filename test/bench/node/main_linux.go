@@ -21,7 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// The cluster, beside the node that is measured and its two pods.
+// The size of the cluster, without the measured node and its two pods.
 const (
 	nodes      = 1_000
 	pods       = 10_000
@@ -40,9 +40,8 @@ func main() {
 	}
 }
 
-// figure is one line of output. Goal is an upper bound in the same unit;
-// Reference is what others need for the same in this run, and Ratio the value
-// in parts of that.
+// figure is one line of output. Goal is an upper bound in the same unit. Reference is the figure of
+// the reference plugins in this run, and Ratio is Value divided by it.
 type figure struct {
 	Name      string  `json:"name"`
 	Value     float64 `json:"value"`
@@ -52,7 +51,7 @@ type figure struct {
 	Ratio     float64 `json:"ratio,omitempty"`
 }
 
-// bench is a large cluster with one node that is real.
+// bench is a large cluster of which one node is real.
 type bench struct {
 	out, log   io.Writer
 	dir, bin   string
@@ -74,8 +73,8 @@ func run(ctx context.Context, attachOnly bool, out, log io.Writer) (err error) {
 	if err := cluster.Build(ctx, ".", bin, log); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	// Addresses of pods that are gone are in quarantine: the usual range is too
-	// small for so many in so short a time.
+	// The addresses of deleted pods are in quarantine. The default range is too small for this rate
+	// of pods.
 	flags := []string{"--pod-cidr=10.250.0.0/16", "--pod-cidr=fd44:0:0:1::/64"}
 	b := &bench{out: out, log: log, dir: dir, bin: bin, pods: make(map[string]*cluster.Pod)}
 	if b.cluster, err = cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 1, AgentFlags: flags}); err != nil {
@@ -118,7 +117,7 @@ func (b *bench) putTimes(name string, took []time.Duration, median, high float64
 	return b.put(name+", p99", milliseconds(took[(len(took)*99)/100]), "ms", high)
 }
 
-// startServer starts an API server outside of the node.
+// startServer starts an API server outside the namespace of the node.
 func (b *bench) startServer(ctx context.Context) (err error) {
 	outside, addresses := b.cluster.Outside()
 	if b.server, err = apiserver.Start(ctx, apiserver.Config{NS: outside, Address: addresses[0]}, b.log); err != nil {
@@ -145,8 +144,8 @@ subjects: [{kind: ServiceAccount, name: isthmus-agent, namespace: isthmus-system
 	return nil
 }
 
-// startNode starts the agent, attaches two pods, and starts it once more over
-// what it left, as an upgrade does.
+// startNode starts the agent, attaches two pods, and restarts the agent over their state, as an
+// upgrade does.
 func (b *bench) startNode(ctx context.Context) error {
 	if err := b.cluster.Start(ctx); err != nil {
 		return err

@@ -18,13 +18,13 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Rest before the agent is called idle, and how long that is measured.
+// The time without changes before the agent counts as idle, and the time of the measurement.
 const (
 	settleTime = 5 * time.Second
 	idleTime   = 20 * time.Second
 )
 
-// measureProcess measures the agent's process when nothing happens.
+// measureProcess measures the agent's process while nothing changes.
 func (b *bench) measureProcess(ctx context.Context) error {
 	pid := b.cluster.Nodes[0].PID()
 	time.Sleep(settleTime)
@@ -50,7 +50,7 @@ func (b *bench) measureProcess(ctx context.Context) error {
 	return b.put("agent, idle CPU", 100*(after-before).Seconds()/idleTime.Seconds(), "% of a core", 1)
 }
 
-// memoryOf reads a process's memory in MiB, by the names of /proc/PID/status.
+// memoryOf reads the memory of a process in MiB, by field of /proc/PID/status.
 func memoryOf(pid int) (map[string]float64, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -68,18 +68,18 @@ func memoryOf(pid int) (map[string]float64, error) {
 	return found, nil
 }
 
-// cpuTime is what a process has used, with threads that have ended.
+// cpuTime returns the CPU time of a process, including threads that have ended.
 func cpuTime(pid int) (time.Duration, error) {
 	var used unix.Timespec
-	// The clock of another process, as clock_getcpuclockid(3) makes it.
+	// The clock ID of another process, computed as clock_getcpuclockid(3) does.
 	if err := unix.ClockGettime(int32(^pid<<3|2), &used); err != nil {
 		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
 	}
 	return time.Duration(used.Nano()), nil
 }
 
-// measureDelivery measures from writing a policy until a snapshot with it is
-// handed out, in this process.
+// measureDelivery measures the time from writing a policy until this process receives a snapshot
+// with it.
 func (b *bench) measureDelivery(ctx context.Context) error {
 	config := watch.DefaultAPIConfig(b.kubeconfig)
 	config.Dial = b.server.RESTConfig().Dial

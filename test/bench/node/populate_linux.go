@@ -18,12 +18,12 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Clients that write at the same time.
+// The number of concurrent clients.
 const writers = 16
 
 type object = map[string]any
 
-// item is an object to create; its status is written afterwards.
+// item is an object to create. A second request writes its status.
 type item struct {
 	resource schema.GroupVersionResource
 	object   object
@@ -35,7 +35,7 @@ var (
 	networkPolicy = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 )
 
-// kind is a number of objects of one kind.
+// kind describes the objects of one kind.
 type kind struct {
 	name  string
 	n     int
@@ -46,8 +46,8 @@ func kinds() []kind {
 	return []kind{{"namespaces", namespaces, makeNamespace}, {"nodes", nodes, makeNode}, {"policies", policies, makePolicy}, {"pods", pods, makePod}}
 }
 
-// populateFiles writes the cluster to the directory that agents watch without an
-// API server, in files that are not too large for them.
+// populateFiles writes the cluster as manifests for agents that watch a directory. It splits them
+// into files below the size limit of the agent.
 func (b *bench) populateFiles(context.Context) error {
 	const perFile = 1000
 	for _, k := range kinds() {
@@ -70,7 +70,7 @@ func (b *bench) populateFiles(context.Context) error {
 	return nil
 }
 
-// populate writes the cluster.
+// populate creates the objects in the API server.
 func (b *bench) populate(ctx context.Context) error {
 	client, err := dynamic.NewForConfig(b.server.RESTConfig())
 	if err != nil {
@@ -95,7 +95,7 @@ func createAll(ctx context.Context, client dynamic.Interface, n int, build func(
 		running.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
 				if err := create(ctx, client, build(i)); err != nil {
-					cancel(err) // the first one counts
+					cancel(err) // the first error ends all writers
 				}
 			}
 		})
@@ -134,7 +134,7 @@ func makeNode(i int) item {
 		status: object{"addresses": []any{object{"type": "InternalIP", "address": fmt.Sprintf("192.168.%d.%d", i>>8, i&255)}}}}
 }
 
-// makePod makes a pod with about what pods carry besides what counts here.
+// makePod makes a pod that is about as large as real ones, including fields that the agent ignores.
 func makePod(i int) item {
 	ip := fmt.Sprintf("10.%d.%d.%d", 128+(i%nodes)>>8, (i%nodes)&255, 10+i/nodes)
 	labels := object{"app": fmt.Sprintf("app-%d", i%500), "tier": fmt.Sprintf("tier-%d", i%5), "pod-template-hash": "6c5f7d8b9"}
@@ -147,8 +147,7 @@ func makePod(i int) item {
 		status: object{"phase": "Running", "podIP": ip, "podIPs": []any{object{"ip": ip}}}}
 }
 
-// makePolicy makes policies of which every tenth selects the pods of the node
-// that is measured.
+// makePolicy makes a policy. Every tenth one selects the pods of the measured node.
 func makePolicy(i int) item {
 	namespace, selects := namespaceName(i), object{"app": fmt.Sprintf("app-%d", i%500)}
 	if i%10 == 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/corpus"
 )
 
-// Lab is a cluster that takes over the pods and policies of one case after the other.
+// Lab is a cluster that takes on the pods and policies of one case after the other.
 type Lab struct {
 	Cluster *cluster.Cluster
 	// Pods are those of the current step.
@@ -38,8 +38,8 @@ func New(c *cluster.Cluster, nodeOf func(i int) *cluster.Node) *Lab {
 	return &Lab{Cluster: c, Pods: make(map[model.PodID]*cluster.Pod), nodeOf: nodeOf, served: make(map[served]bool)}
 }
 
-// Become makes the cluster that of a step: its pods, on nodes of ours and with
-// addresses of ours, and everything else that it has but Nodes.
+// Become changes the cluster to that of a step: its pods, on nodes of the lab and with addresses of
+// the lab, and all other objects except Nodes.
 func (l *Lab) Become(ctx context.Context, s *corpus.Step) error {
 	var pods []*model.Pod
 	for _, p := range s.Snapshot.Pods.All() {
@@ -80,7 +80,7 @@ func (l *Lab) Become(ctx context.Context, s *corpus.Step) error {
 	return l.put(s.Documents, func(kind string) bool { return kind != "Namespace" && kind != "Node" && kind != "Pod" }, 1000, moved)
 }
 
-// place attaches a pod, or gives the one that is there its labels and ports.
+// place attaches a pod, or updates the labels and ports of an attached one.
 func (l *Lab) place(ctx context.Context, i int, p *model.Pod) (*cluster.Pod, error) {
 	pod := *p
 	pod.Ports = slices.Clone(p.Ports)
@@ -117,8 +117,8 @@ func (l *Lab) place(ctx context.Context, i int, p *model.Pod) (*cluster.Pod, err
 	return have, nil
 }
 
-// put writes the documents of some kinds, numbered from first, and takes away
-// those that an earlier step had more.
+// put writes the documents of some kinds, numbered from first, and removes the additional ones of
+// an earlier step.
 func (l *Lab) put(documents []string, wanted func(kind string) bool, first int, moved map[netip.Addr]netip.Addr) error {
 	n := first
 	for _, d := range documents {
@@ -144,8 +144,8 @@ var address = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+(/\d+)?\b`)
 // excepting is a block with exceptions, as cases write it.
 var excepting = regexp.MustCompile(`cidr: (\S+), except: \[([^\]]*)\]`)
 
-// widen makes blocks hold what they except: the pods of a range in a case may be
-// on several nodes here. Such a block becomes the range of all pods.
+// widen replaces blocks by blocks that include their exceptions: the pods of a range in a case may
+// be on several nodes of the lab. Such a block becomes the range of all pods.
 func widen(text string) string {
 	return excepting.ReplaceAllStringFunc(text, func(s string) string {
 		m := excepting.FindStringSubmatch(s)
@@ -162,8 +162,8 @@ func widen(text string) string {
 	})
 }
 
-// translate makes the addresses of a case's cluster those of ours: of pods by
-// where they are now, of ranges and nodes by their numbers. Others stay.
+// translate replaces the addresses of a case's cluster by those of the lab: of pods by their
+// current address, of ranges and nodes by their number. Other addresses stay.
 func translate(text string, moved map[netip.Addr]netip.Addr) string {
 	return address.ReplaceAllStringFunc(text, func(s string) string {
 		a, bits, _ := strings.Cut(s, "/")
@@ -185,20 +185,20 @@ func translate(text string, moved map[netip.Addr]netip.Addr) string {
 			b[0], b[1] = 172, 30
 			switch {
 			case len(bits) == 3 && bits > "/24" && bits != "/32":
-				b[3], bits = 0, "/24" // a part of ours would not hold the same nodes
+				b[3], bits = 0, "/24" // a smaller range of the lab would contain other nodes
 			case b[3] > 0 && b[3] < 5:
 				b[3] += 10
 			}
 		}
 		if p, err := netip.ParsePrefix(netip.AddrFrom4(b).String() + bits); err == nil && bits != "" {
-			return p.Masked().String() // 10.0.0.0/8 holds ours too
+			return p.Masked().String() // 10.0.0.0/8 contains the addresses of the lab too
 		}
 		return netip.AddrFrom4(b).String() + bits
 	})
 }
 
-// Cases returns the cases of the corpus that bring no cluster of their own, and are about
-// what both systems have to do alike.
+// Cases returns the cases of the corpus that need no cluster of their own, and that concern both
+// systems.
 func Cases(dir string) ([]corpus.Case, error) {
 	all, err := corpus.Load(dir)
 	return slices.DeleteFunc(all, func(c corpus.Case) bool {
@@ -211,11 +211,11 @@ func Cases(dir string) ([]corpus.Case, error) {
 	}), err
 }
 
-// patience is how long agents on a busy machine may take to enforce a change.
+// patience is the time limit for agents on a busy machine to enforce a change.
 const patience = 20 * time.Second
 
-// Judge tries every flow and returns all, and those that differ from the reference. A flow that differs is tried
-// again, as agents may still be taking in the last change.
+// Judge tries every flow. It returns all flows, and those that differ from the reference. A
+// different flow is tried again, because agents may still be applying the last change.
 func (l *Lab) Judge(ctx context.Context) (flows, wrong []*cluster.Flow, err error) {
 	if flows, err = l.Cluster.Flows(ctx); err != nil {
 		return nil, nil, err

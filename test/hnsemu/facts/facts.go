@@ -10,23 +10,22 @@ import (
 	"strings"
 )
 
-// Fact is something that is known of HNS: what a port with some ACLs does with a
-// packet.
+// Fact is a known behaviour of HNS: the verdict of a port with some ACLs about a packet.
 type Fact struct {
 	Name string
-	// Source says who knows it.
+	// Source cites the origin of the knowledge.
 	Source string
-	// ACLs and Sets are settings as HNS is sent them, in JSON. Host rules that
-	// open the pod's firewall are added, unless the fact is about them.
+	// ACLs and Sets are settings in the JSON form that HNS receives. Host rules that open the pod's
+	// firewall are added, unless Bare is set.
 	ACLs, Sets []string
-	// Bare leaves out the Host rules.
+	// Bare leaves out the Host rules, for facts about them.
 	Bare   bool
 	Way    Way
 	Packet Packet
 	Pass   bool
 }
 
-// Endpoint returns the policies of the endpoint as HNS is sent them.
+// Endpoint returns the policies of the endpoint in the form that HNS receives.
 func (f Fact) Endpoint() []json.RawMessage {
 	all := wrapped("ACL", f.ACLs)
 	if !f.Bare && len(f.ACLs) > 0 {
@@ -37,7 +36,7 @@ func (f Fact) Endpoint() []json.RawMessage {
 	return all
 }
 
-// Network returns the policies of the endpoint's network as HNS is sent them.
+// Network returns the policies of the endpoint's network in the form that HNS receives.
 func (f Fact) Network() []json.RawMessage { return wrapped("SetPolicy", f.Sets) }
 
 func wrapped(kind string, list []string) []json.RawMessage {
@@ -48,7 +47,7 @@ func wrapped(kind string, list []string) []json.RawMessage {
 	return all
 }
 
-// Who the facts are known from.
+// The sources of facts.
 const (
 	felix      = "projectcalico/calico felix/dataplane/windows: the node's rule is In with RemoteAddresses of the node; the dump of calico#8465 has them as VFP's source IP"
 	felixSort  = "projectcalico/calico felix/dataplane/windows/policysets: rules are numbered upwards in the order in which they must be asked; deny ends at 65500"
@@ -73,14 +72,14 @@ const (
 	nets  = `{"Id":"nets","Name":"nets","PolicyType":"IPSET","Values":"10.40.1.5,10.40.9.9"}`
 )
 
-// rule writes a Switch rule; more are members with a comma behind each.
+// rule returns a Switch rule as JSON. more holds further members, each followed by a comma.
 func rule(name, action string, way Way, priority int, more ...string) string {
 	return fmt.Sprintf(`{"Id":%q,"Action":%q,"Direction":%q,%s"RuleType":"Switch","Priority":%d}`, name, action, way, strings.Join(more, ""), priority)
 }
 
 func member(name, value string) string { return fmt.Sprintf("%q:%q,", name, value) }
 
-// in is a packet that reaches the pod, out one that leaves it.
+// in returns a packet that reaches the pod; out returns one that leaves it.
 func in(from string, protocol, port int) Packet  { return between(from, pod, protocol, port) }
 func out(to string, protocol, port int) Packet   { return between(pod, to, protocol, port) }
 func in6(from string, protocol, port int) Packet { return between(from, pod6, protocol, port) }
@@ -98,7 +97,7 @@ func All() []Fact {
 	return slices.Concat(addressFacts(), portFacts(), orderFacts(), setFacts(), otherFacts())
 }
 
-// addressFacts match addresses.
+// addressFacts are facts about addresses.
 func addressFacts() []Fact {
 	var (
 		webIn   = rule("web", "Allow", In, 1000, tcp, member("RemoteAddresses", "10.40.1.0/24,10.40.2.9"), member("LocalPorts", "80,8000-8010"))
@@ -126,7 +125,7 @@ func addressFacts() []Fact {
 	}
 }
 
-// portFacts match ports and protocols.
+// portFacts are facts about ports and protocols.
 func portFacts() []Fact {
 	var (
 		webIn    = rule("web", "Allow", In, 1000, tcp, member("RemoteAddresses", "10.40.1.0/24,10.40.2.9"), member("LocalPorts", "80,8000-8010"))
@@ -150,7 +149,7 @@ func portFacts() []Fact {
 	}
 }
 
-// orderFacts say which rule decides.
+// orderFacts are facts about precedence between rules.
 func orderFacts() []Fact {
 	var (
 		webIn   = rule("web", "Allow", In, 1000, tcp, member("RemoteAddresses", "10.40.1.0/24,10.40.2.9"), member("LocalPorts", "80,8000-8010"))
@@ -175,7 +174,7 @@ func orderFacts() []Fact {
 	}
 }
 
-// setFacts are about sets.
+// setFacts are facts about sets.
 func setFacts() []Fact {
 	var (
 		endIn    = rule("end in", "Block", In, 65500, any)
@@ -204,7 +203,7 @@ func setFacts() []Fact {
 	}
 }
 
-// otherFacts are about IP versions and Host rules.
+// otherFacts are facts about IP versions and Host rules.
 func otherFacts() []Fact {
 	var (
 		endIn  = rule("end in", "Block", In, 65500, any)

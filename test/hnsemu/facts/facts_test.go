@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestFacts asks the evaluator of this package about every fact.
+// TestFacts checks that the evaluator of this package agrees with every fact.
 func TestFacts(t *testing.T) {
 	passed := 0
 	for _, f := range All() {
@@ -32,7 +32,7 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestUnsettled lists what no source settles: the evaluator must not answer.
+// TestUnsettled lists cases that no source decides: the evaluator must return an error.
 func TestUnsettled(t *testing.T) {
 	open, end := rule("open", "Allow", In, 1000, any), rule("end", "Block", In, 65500, any)
 	none := `{"Id":"none","Name":"none","PolicyType":"IPSET","Values":""}`
@@ -60,7 +60,7 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
-// TestOtherPoliciesAreLeftOut reads an endpoint as HNS answers it.
+// TestOtherPoliciesAreLeftOut reads an endpoint in the form that HNS returns.
 func TestOtherPoliciesAreLeftOut(t *testing.T) {
 	nat := json.RawMessage(`{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.0.0.0/8"]}}`)
 	port, err := Read([]json.RawMessage{nat}, []json.RawMessage{nat})

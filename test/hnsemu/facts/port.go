@@ -11,18 +11,16 @@ import (
 	"strings"
 )
 
-// Way is the direction of a packet as seen from the pod: In reaches it, Out
-// leaves it.
+// Way is the direction of a packet as seen from the pod: In reaches it, Out leaves it.
 type Way string
 
-// The two ways, as HNS spells them.
+// The directions, spelled as in HNS.
 const (
 	In  Way = "In"
 	Out Way = "Out"
 )
 
-// Packet is the first packet of a flow, as it is on the wire. Protocols without
-// ports have 0 for both.
+// Packet is the first packet of a flow. Protocols without ports have 0 for both ports.
 type Packet struct {
 	From, To         netip.Addr
 	Protocol         int
@@ -34,12 +32,12 @@ func (p Packet) String() string {
 	return fmt.Sprintf("%s:%d to %s:%d/%d", p.From, p.FromPort, p.To, p.ToPort, p.Protocol)
 }
 
-// Port is what an endpoint was sent: its ACLs, and the sets of its network.
+// Port holds what HNS received for an endpoint: its ACLs, and the sets of its network.
 type Port struct {
 	switches, hosts []acl
 }
 
-// acl is one ACL. A nil condition holds for every packet.
+// acl is one ACL. A nil condition matches every packet.
 type acl struct {
 	name     string
 	allow    bool
@@ -47,22 +45,22 @@ type acl struct {
 	priority int
 
 	protocols map[int]bool
-	// from and to are conditions on the packet's addresses; a packet must be in
-	// one prefix of every list.
+	// from and to are conditions on the addresses: for every list, the address must be in one
+	// prefix.
 	from, to [][]netip.Prefix
-	// fromPorts and toPorts are alternatives.
+	// fromPorts and toPorts match if one of the ranges contains the port.
 	fromPorts, toPorts []span
 }
 
 type span struct{ first, last int }
 
-// policy is the form of every policy that HNS is sent.
+// policy is the common form of all policies in HNS.
 type policy struct {
 	Type     string
 	Settings json.RawMessage
 }
 
-// settings are the members of an ACL that decide.
+// settings are the fields of an ACL that affect its verdict.
 type settings struct {
 	ID              string `json:"Id"`
 	Protocols       string
@@ -76,10 +74,9 @@ type settings struct {
 	Priority        int
 }
 
-// Read reads the policies of an endpoint and of its network, each the JSON object
-// {"Type": ..., "Settings": {...}} that HNS is sent. Policies of other types are
-// left out. The error names the first ACL that cannot be read, or says what no
-// source settles.
+// Read reads the policies of an endpoint and of its network, each the JSON object {"Type": ...,
+// "Settings": {...}} that HNS receives. It ignores policies of other types. The error names the
+// first ACL that cannot be read, or the question that no source answers.
 func Read(endpoint, network []json.RawMessage) (*Port, error) {
 	sets := make(map[string][]netip.Prefix)
 	for _, raw := range network {
@@ -129,8 +126,8 @@ func Read(endpoint, network []json.RawMessage) (*Port, error) {
 	return port, nil
 }
 
-// acl turns Local and Remote, which mean different things in different members,
-// into source and destination.
+// acl turns Local and Remote, whose meaning depends on the field and the direction, into source and
+// destination.
 func (s settings) acl(sets map[string][]netip.Prefix) (acl, error) {
 	a := acl{name: s.ID, way: Way(s.Direction), priority: s.Priority, allow: s.Action == "Allow"}
 	if s.Action != "Allow" && s.Action != "Block" {
@@ -168,7 +165,7 @@ func (s settings) acl(sets map[string][]netip.Prefix) (acl, error) {
 			return a, errors.New("ports with every protocol: no source says what that matches")
 		}
 	}
-	// Sets are the source in Local and the destination in Remote, either way.
+	// Sets are the source in Local and the destination in Remote, in both directions.
 	for _, m := range []struct {
 		text  string
 		plain *[][]netip.Prefix
@@ -197,7 +194,7 @@ func (s settings) acl(sets map[string][]netip.Prefix) (acl, error) {
 	return a, nil
 }
 
-// addresses reads a list of addresses, prefixes and ids of sets.
+// addresses parses a list of addresses, prefixes and set IDs.
 func addresses(text string) (prefixes []netip.Prefix, ids []string, err error) {
 	if text == "" {
 		return nil, nil, nil
@@ -216,7 +213,7 @@ func addresses(text string) (prefixes []netip.Prefix, ids []string, err error) {
 	return prefixes, ids, nil
 }
 
-// protocols reads protocol numbers; nil stands for every protocol.
+// protocols parses protocol numbers; nil means every protocol.
 func protocols(text string) (map[int]bool, error) {
 	if text == "" || text == "256" {
 		return nil, nil
@@ -232,7 +229,7 @@ func protocols(text string) (map[int]bool, error) {
 	return all, nil
 }
 
-// spans reads ports and ranges of ports; nil stands for every port.
+// spans parses ports and ranges of ports; nil means every port.
 func spans(text string) ([]span, error) {
 	if text == "" {
 		return nil, nil
@@ -253,8 +250,8 @@ func spans(text string) ([]span, error) {
 	return all, nil
 }
 
-// Decide reports whether the port passes a packet. The error says what no source
-// settles about it.
+// Decide reports whether the port passes a packet. The error names the question that no source
+// answers.
 func (p *Port) Decide(way Way, k Packet) (bool, error) {
 	if len(p.switches)+len(p.hosts) == 0 {
 		return true, nil
@@ -263,7 +260,7 @@ func (p *Port) Decide(way Way, k Packet) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The lowest number goes first, and the first that matches decides.
+	// The matching rule with the lowest number decides.
 	var first *acl
 	anyOfWay := false
 	for i := range p.switches {
@@ -281,13 +278,13 @@ func (p *Port) Decide(way Way, k Packet) (bool, error) {
 	case first != nil:
 		return first.allow && open, nil
 	case anyOfWay:
-		return false, nil // the implicit permission is gone
+		return false, nil // a matching rule exists, so the implicit permission no longer applies
 	}
 	return false, fmt.Errorf("no Switch rule has the direction %s: whether the rules of the other one close it is not known", way)
 }
 
-// firewall reports whether the pod's Windows Firewall lets the packet pass. A
-// Block goes before an Allow there.
+// firewall reports whether the pod's Windows Firewall passes the packet. A Block rule there
+// precedes an Allow rule.
 func (p *Port) firewall(way Way, k Packet) (bool, error) {
 	open := false
 	for i := range p.hosts {

@@ -9,11 +9,11 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// once is a fault that one call meets.
+// once is a fault that hits one call.
 func once(op string, code uint32) []Fault { return []Fault{{Op: op, Times: 1, Code: code}} }
 
-// always is a fault that every call meets until the faults are cleared. The agent retries on its
-// own what a pod needs too; the ADD meets the fault however often the agent was there first.
+// always is a fault that hits every call until the faults are cleared. The agent retries calls by
+// itself, so a fault that hits one call could end before the ADD that a test makes.
 func always(op string, code uint32) []Fault { return []Fault{{Op: op, Code: code}} }
 
 func lies(op string) []Fault { return []Fault{{Op: op, Times: 1, Lie: true}} }
@@ -22,7 +22,7 @@ func says(op string, code uint32, text string) []Fault {
 	return []Fault{{Op: op, Times: 1, Code: code, Text: text}}
 }
 
-// lose makes the agent create the network again.
+// lose removes all networks, so that the agent creates its network again.
 func lose(t Target) error { t.HNS.Lose(); return nil }
 
 func loses(name string, faults []Fault, answer string) Way {
@@ -33,19 +33,18 @@ func quirk(name string, q hnstest.Quirks, answer string) Way {
 	return Way{Name: name, Do: func(t Target) error { t.HNS.SetQuirks(q); return nil }, Says: answer}
 }
 
-// Codes of attachments that HNS refuses after a bad policy.
+// Result codes of attachments that HNS refuses after a bad policy.
 const (
 	codeBadState    uint32 = 0x803B0017
 	codeAttachFails uint32 = 0x803B002E
 )
 
-// Catalogue lists all that is known to go wrong. The order is that of
-// docs/windows.md.
+// Catalogue lists all known failures of HNS, in the order of docs/windows.md.
 func Catalogue() []Row {
 	return append(append(objects(), service()...), policies()...)
 }
 
-// objects are faults of networks, endpoints and namespaces.
+// objects are failures of networks, endpoints and namespaces.
 func objects() []Row {
 	return []Row{
 		{Fault: "an object vanishes between the list and its opening: the whole list fails", Answer: "lists again, up to four times",
@@ -85,7 +84,7 @@ func objects() []Row {
 	}
 }
 
-// service are faults of the service as a whole, and of the first network.
+// service are failures of the whole service, and of the first network.
 func service() []Row {
 	return []Row{
 		{Fault: "HNS restarts: ids are new, objects are lost, the tunnel has another address", Answer: "ids are not kept; lost objects are recreated, also endpoints of pods; a wrong tunnel address is a problem in status",
@@ -119,7 +118,7 @@ func service() []Row {
 	}
 }
 
-// policies are faults of what is enforced.
+// policies are failures of policy enforcement.
 func policies() []Row {
 	return []Row{
 		{Fault: "a change of ACLs cuts live TCP connections", Answer: "a list that still gives the right verdicts is not written ([ADR 9](adr/0009-lists-that-stay.md))",

@@ -11,9 +11,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// Client is a Fake whose calls can go wrong. Each of its methods makes the calls
-// of the DLLs that hcsshim makes for it, as far as Faults can hit them. Like HNS
-// it does not look at contexts.
+// Client is a Fake whose calls can fail. Each method makes the DLL calls that hcsshim makes for it,
+// as far as Faults can hit them. Like HNS, it ignores contexts.
 type Client struct {
 	*hnstest.Fake
 	Faults *Faults
@@ -25,7 +24,7 @@ var (
 	_ hns.Meter  = (*Client)(nil)
 )
 
-// refused is the error of a call that a fault hit, nil if it is to be done.
+// refused returns the error of a call that a fault hit, or nil if the call must proceed.
 func (c *Client) refused(h *Hit, op string) error {
 	if h.Wait() {
 		return hns.NewError(op, hns.CodeServerUnavailable, "the caller has ended")
@@ -36,7 +35,7 @@ func (c *Client) refused(h *Hit, op string) error {
 	return nil
 }
 
-// asked makes calls that only lead to another, "Open.endpoint" for example.
+// asked makes the preparatory calls of a method, such as "Open.endpoint".
 func (c *Client) asked(texts []string, ops ...string) error {
 	for _, op := range ops {
 		if err := c.refused(c.Faults.Take(op, texts...), op); err != nil {
@@ -46,7 +45,8 @@ func (c *Client) asked(texts []string, ops ...string) error {
 	return nil
 }
 
-// through makes the call that does the work. A lie answers what lie gives.
+// through makes the call that does the work. If the fault is a lie, it returns the result of lie
+// instead.
 func through[T any](c *Client, op string, texts []string, call, lie func() (T, error)) (T, error) {
 	var none T
 	h := c.Faults.Take(op, texts...)
@@ -64,11 +64,11 @@ func through[T any](c *Client, op string, texts []string, call, lie func() (T, e
 	return value, err
 }
 
-// text is what a call carries.
+// text returns the arguments of a call as text.
 func text(list ...any) []string {
 	var all []string
 	for _, v := range list {
-		b, _ := json.Marshal(v) // structs of texts and numbers
+		b, _ := json.Marshal(v) // structs of strings and numbers
 		all = append(all, string(b))
 	}
 	return all
@@ -82,7 +82,7 @@ func done(f func() error) func() (nothing, error) {
 
 func silently() (nothing, error) { return nothing{}, nil }
 
-// Networks lists, then opens every network.
+// Networks lists the networks, then opens each one.
 func (c *Client) Networks(ctx context.Context) ([]hns.Network, error) {
 	if err := c.asked(nil, "Enumerate.network"); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (c *Client) DeleteNetwork(ctx context.Context, id string) error {
 	return err
 }
 
-// Endpoints lists, then opens every endpoint.
+// Endpoints lists the endpoints, then opens each one.
 func (c *Client) Endpoints(ctx context.Context, network string) ([]hns.Endpoint, error) {
 	if err := c.asked(text(network), "Enumerate.endpoint"); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (c *Client) Endpoints(ctx context.Context, network string) ([]hns.Endpoint,
 	return list, err
 }
 
-// CreateEndpoint implements hns.Client. After a lie there is nothing to query.
+// CreateEndpoint implements hns.Client. After a lie no endpoint exists that could be queried.
 func (c *Client) CreateEndpoint(ctx context.Context, e hns.Endpoint) (hns.Endpoint, error) {
 	return through(c, "Create.endpoint", text(e), func() (hns.Endpoint, error) { return c.Fake.CreateEndpoint(ctx, e) },
 		func() (hns.Endpoint, error) {
@@ -162,7 +162,7 @@ func (c *Client) Namespace(ctx context.Context, id string) (hns.Namespace, error
 	return c.Fake.Namespace(ctx, id)
 }
 
-// AttachEndpoint implements hns.Client. The host is attached to in the old schema.
+// AttachEndpoint implements hns.Client. The host's endpoint is attached by a call of schema 1.
 func (c *Client) AttachEndpoint(ctx context.Context, namespace, id string) error {
 	return c.moved(namespace, id, func() error { return c.Fake.AttachEndpoint(ctx, namespace, id) })
 }

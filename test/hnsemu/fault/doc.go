@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault makes an emulated HNS go wrong as HNS has been seen to. Faults
-// change what single calls do, by the names that the DLLs give them; Catalogue
-// lists everything that is known to go wrong, how it is brought about, and what
-// Isthmus does then. Client is an hns.Client over hnstest.Fake with faults, for tests
+// Package fault makes an emulated HNS fail as HNS has failed in reports. A Fault
+// changes what matching calls do; calls have the names of the DLLs. Catalogue lists
+// the known failures, their triggers, and the reaction of Isthmus. Client is an hns.Client over hnstest.Fake with faults, for tests
 // in one process; package service has the same faults behind the DLLs.
 //
-// It does not judge what its victims do.
+// It does not check the reaction.
 package fault

@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// Fault makes calls go wrong.
+// Fault changes what matching calls do.
 type Fault struct {
-	// Op is the call, "Modify.endpoint" for example; empty for every one.
+	// Op is the call, such as "Modify.endpoint"; empty matches every call.
 	Op string
-	// Contains, if set, is a text that the arguments or the GUID must contain.
+	// Contains, if set, must occur in the arguments or the GUID.
 	Contains string
-	// Skip calls that match are let pass first.
+	// Skip is the number of matching calls that succeed first.
 	Skip int
-	// Times is how many calls are hit; 0 means all from then on.
+	// Times is the number of calls that the fault hits; 0 means all.
 	Times int
-	// Delay comes before anything else, and PerRule for each ACL in the call.
+	// Delay precedes the call. PerRule is added for each ACL in the call.
 	Delay, PerRule time.Duration
-	// Hang holds the call until the fault is cleared; only then the call is done.
+	// Hang holds the call until the fault is cleared; the call then proceeds.
 	Hang bool
-	// Code, if not 0, is the HRESULT. With After the call is done all the same.
+	// Code, if not 0, is the HRESULT of the call. With After, the call takes effect nevertheless.
 	Code  uint32
 	After bool
-	// Linger comes after the call was done and before it is answered.
+	// Linger is the time between the effect of the call and its answer.
 	Linger time.Duration
-	// Text is what the service says; "injected" if empty.
+	// Text is the error text; "injected" if empty.
 	Text string
-	// Lie answers success and does nothing.
+	// Lie returns success without any effect.
 	Lie bool
 }
 
-// Says is the text of the error.
+// Says returns the error text.
 func (f *Fault) Says() string {
 	if f.Text == "" {
 		return "injected"
@@ -42,15 +42,14 @@ func (f *Fault) Says() string {
 	return f.Text
 }
 
-// armed is a Fault at work.
+// armed is a Fault in force.
 type armed struct {
 	Fault
 	released chan struct{}
 }
 
-// Faults are looked at in the order in which they were set; the first that
-// matches is taken. Its methods may be called from several goroutines; the zero
-// value has none.
+// Faults are checked in the order in which they were set; the first match applies. The methods may
+// be called concurrently. The zero value has no faults.
 type Faults struct {
 	mu   sync.Mutex
 	list []*armed
@@ -58,14 +57,14 @@ type Faults struct {
 	life int
 }
 
-// Set makes calls go wrong from now on.
+// Set adds a fault.
 func (f *Faults) Set(fault Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.list = append(f.list, &armed{Fault: fault, released: make(chan struct{})})
 }
 
-// Clear ends all faults; calls that hang go on.
+// Clear removes all faults. Calls that hang proceed.
 func (f *Faults) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,22 +74,21 @@ func (f *Faults) Clear() {
 	f.list = nil
 }
 
-// Hits is how many calls were hit so far.
+// Hits returns the number of calls that faults have hit.
 func (f *Faults) Hits() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.hits
 }
 
-// Abandon ends the callers' process: what it asked for and HNS has not begun is
-// not done any more.
+// Abandon simulates the end of the callers' process: calls that HNS has not begun take no effect.
 func (f *Faults) Abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.life++
 }
 
-// Hit is the fault of one call; the zero value is one without effect.
+// Hit is the fault of one call. The zero value has no effect.
 type Hit struct {
 	Fault
 	faults   *Faults
@@ -99,7 +97,7 @@ type Hit struct {
 	released chan struct{}
 }
 
-// Take returns the fault of a call with what it carries.
+// Take returns the fault that hits a call with these arguments.
 func (f *Faults) Take(op string, texts ...string) *Hit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +114,7 @@ func (f *Faults) Take(op string, texts ...string) *Hit {
 		f.hits++
 		hit.Fault, hit.released = a.Fault, a.released
 		hit.rules = strings.Count(text, `"ACL"`)
-		if a.Times == 1 && !a.Hang { // one that hangs is kept until it is cleared
+		if a.Times == 1 && !a.Hang { // a fault that hangs calls stays until it is cleared
 			f.list = slices.Delete(f.list, i, i+1)
 		} else if a.Times == 1 {
 			a.Skip = 1 << 30
@@ -128,8 +126,8 @@ func (f *Faults) Take(op string, texts ...string) *Hit {
 	return hit
 }
 
-// Wait lasts as long as the call is held before it is done. abandoned tells that
-// it will not be done because its caller has ended meanwhile.
+// Wait blocks until the call may proceed. abandoned reports that it must not, because its caller
+// has ended meanwhile.
 func (h *Hit) Wait() (abandoned bool) {
 	time.Sleep(h.Delay + time.Duration(h.rules)*h.PerRule)
 	if h.Hang {

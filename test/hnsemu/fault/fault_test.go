@@ -17,8 +17,8 @@ import (
 	"go4.org/netipx"
 )
 
-// TestCatalogueIsDocumented: docs/windows.md has a line for every row, and no
-// other. Every row is brought about here, or says where else it is looked at.
+// TestCatalogueIsDocumented checks that docs/windows.md has one line for every row and no other
+// lines. Each row has triggers, or names the test that covers it.
 func TestCatalogueIsDocumented(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/windows.md")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestCatalogueIsDocumented(t *testing.T) {
 	}
 }
 
-// TestWaysStrike: every way can be brought about, and Calm ends it.
+// TestWaysStrike checks that every trigger can be injected, and that Calm ends it.
 func TestWaysStrike(t *testing.T) {
 	ctx := context.Background()
 	for _, r := range Catalogue() {
@@ -103,7 +103,7 @@ func world(t *testing.T, c *Client, target *Target) (endpoint string) {
 	return e.ID
 }
 
-// TestFaultsOfCalls: what a fault says is what a call does.
+// TestFaultsOfCalls checks the effect of each field of Fault on a call.
 func TestFaultsOfCalls(t *testing.T) {
 	ctx := context.Background()
 	fake := hnstest.NewFake(hns.Server2022)
@@ -151,8 +151,8 @@ func TestFaultsOfCalls(t *testing.T) {
 	}
 }
 
-// TestAbandonedCalls: what a process that has ended had asked for and was not
-// begun is not done.
+// TestAbandonedCalls checks that calls of an ended process take no effect if HNS had not begun
+// them.
 func TestAbandonedCalls(t *testing.T) {
 	ctx := context.Background()
 	fake := hnstest.NewFake(hns.Server2022)

@@ -11,53 +11,52 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// Row is something that HNS has been seen to do.
+// Row is a failure that HNS has shown.
 type Row struct {
-	// Fault and Answer are what happens and what Isthmus does, as docs/windows.md
-	// has them.
+	// Fault describes the failure and Answer the reaction of Isthmus, in the words of
+	// docs/windows.md.
 	Fault, Answer string
-	// Ways bring it about. None: Elsewhere says why, or what shows the answer.
+	// Ways cause the failure. Without any, Elsewhere explains why, or names the test of the answer.
 	Ways      []Way
 	Elsewhere string
 }
 
-// Moment is when a Way has something to work on.
+// Moment is the time at which a Way takes effect.
 type Moment uint8
 
 // The moments.
 const (
-	BeforeAdd   Moment = iota // at any time; what is new meets it
-	BeforeDel                 // the Target's pod is attached and goes next
-	WhileItRuns               // the Target's pod is attached and stays
-	BeforeStart               // of the agent
+	BeforeAdd   Moment = iota // at any time; affects later objects
+	BeforeDel                 // the Target's pod is attached and will be deleted
+	WhileItRuns               // the Target's pod is attached and stays attached
+	BeforeStart               // before the start of the agent
 )
 
-// Way brings a fault about.
+// Way is a trigger: one action that causes a failure.
 type Way struct {
 	Name string
 	When Moment
-	// Mode is "overlay" or "l2bridge" if only such networks meet it.
+	// Mode is "overlay" or "l2bridge" if the failure is specific to such networks.
 	Mode   string
 	Faults []Fault
-	// Do changes what HNS holds, or what kind of HNS it is.
+	// Do changes the objects of HNS, or its behaviour.
 	Do func(Target) error
-	// Says is a part of the error that an ADD (or the start) which meets it must
-	// give; empty if it must succeed all the same.
+	// Says is a part of the expected error of the affected ADD or start; empty if it must succeed.
 	Says string
 }
 
-// Target is what is struck.
+// Target is the emulated HNS, and the pod that a Way affects.
 type Target struct {
 	HNS     *hnstest.Fake
 	Faults  *Faults
-	Version hns.Version // to go back to
-	// Address is the one that the next pod is given, if that is known.
+	Version hns.Version // which Calm restores
+	// Address is the next pod's address, if known.
 	Address netip.Addr
-	// Endpoint and Namespace are of an attached pod: a name and a GUID.
+	// Endpoint is the name of the attached pod's endpoint, Namespace the GUID of its namespace.
 	Endpoint, Namespace string
 }
 
-// Strike brings the fault about.
+// Strike causes the failure.
 func (t Target) Strike(w Way) error {
 	if w.Do != nil {
 		if err := w.Do(t); err != nil {
@@ -70,7 +69,8 @@ func (t Target) Strike(w Way) error {
 	return nil
 }
 
-// Calm ends all faults of calls and of kind. What HNS has lost stays lost.
+// Calm clears all faults, and restores the version and behaviour of HNS. It does not restore lost
+// objects.
 func (t Target) Calm() {
 	t.Faults.Clear()
 	t.HNS.SetQuirks(hnstest.Quirks{})
@@ -78,7 +78,7 @@ func (t Target) Calm() {
 	t.HNS.Blackout(0, "")
 }
 
-// FindWay returns the way of a name.
+// FindWay returns the Way with a name.
 func FindWay(name string) (Way, bool) {
 	for _, r := range Catalogue() {
 		for _, w := range r.Ways {
@@ -90,8 +90,8 @@ func FindWay(name string) (Way, bool) {
 	return Way{}, false
 }
 
-// squat makes an endpoint that has the next pod's address on the first network
-// that has room for it.
+// squat makes an endpoint with the next pod's address, on the first network that contains the
+// address.
 func (t Target) squat(e hns.Endpoint) error {
 	list, err := t.HNS.Networks(context.Background())
 	if err != nil {

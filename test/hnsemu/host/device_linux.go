@@ -7,7 +7,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// Names of the devices behind ports.
+// Names of the devices of ports.
 const (
 	podDevice  = "eth0"
 	hostDevice = "vEthernet"
@@ -16,7 +16,7 @@ const (
 // underlay opens the VXLAN port of this process's namespace.
 func (h *Host) underlay() (vfp.Underlay, error) { return vfp.OpenUnderlay(nil, h.sw) }
 
-// open makes the device of a port: the host's in this process's namespace.
+// open makes the device of a port. The host's device is in the namespace of this process.
 func (h *Host) open(spec vfp.Spec) (vfp.Device, error) {
 	if spec.Host {
 		return vfp.OpenTap(nil, hostDevice, spec, h.sw)

@@ -11,18 +11,18 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// Stack has no namespace to change.
+// Stack returns nil: only Linux has an IP stack to emulate the host's.
 func (*Host) Stack() hostroute.Stack { return nil }
 
-// underlay has no nodes to lead to.
+// underlay refuses: only Linux can connect emulated nodes.
 func (*Host) underlay() (vfp.Underlay, error) {
 	return nil, errors.New("packets are moved on Linux only")
 }
 
-// divert has no routing to change.
+// divert does nothing: there is no routing to change.
 func (*Host) divert([]nodePorts) error { return nil }
 
-// open has no network namespaces to lead to.
+// open refuses: there are no network namespaces.
 func (*Host) open(vfp.Spec) (vfp.Device, error) {
 	return nil, errors.New("packets are moved on Linux only; make namespaces without netns")
 }

@@ -15,16 +15,17 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 )
 
-// On Windows the switch sees packets before the stack of the host. Here the kernel comes first: rules before that
-// of local addresses route packets for translated ports of the node to the device of the host.
+// On Windows the switch sees packets before the host stack. Here the kernel sees them first. Rules
+// before the rule of local addresses route packets for translated ports of the node to the device
+// of the host.
 const (
 	divertTable   = 7400
 	divertFirst   = 900
 	localPriority = 1000
 )
 
-// divert makes the kernel pass packets for translated ports of the node to the switch. It adds no rules while no
-// port is translated.
+// divert makes the kernel pass packets for translated ports of the node to the switch. Without
+// translated ports it adds no rules.
 func (h *Host) divert(ports []nodePorts) error {
 	if !h.node[0].Is4() {
 		return nil
@@ -99,7 +100,7 @@ func (h *Host) receive() error {
 			return err
 		}
 	}
-	// As on Windows, connections of the node use other ports than NAT.
+	// As on Windows, NAT and connections of the node use separate port ranges.
 	reserved := fmt.Sprintf("%d-%d", vfp.FirstNATPort, vfp.LastNATPort)
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte(reserved), 0); err != nil {
 		return err

@@ -4,7 +4,7 @@
 // that moves packets between the network namespaces that represent HCN namespaces (Linux, root). The namespace of
 // the process is that of the node.
 //
-// Programs reach HNS by the DLLs (Service.Serve), or in the same process by
-// Client; tests by Control. It is not Windows, and runs no agent:
+// Programs reach HNS through the DLLs (Service.Serve), or in the same process
+// through Client. Tests use Control. It is not Windows, and runs no agent:
 // test/cluster/winnode does.
 package host

@@ -26,31 +26,30 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// Config says which host it is.
+// Config configures a Host.
 type Config struct {
 	Version hns.Version
-	// Adapter is the name of the physical adapter, ManagementIP the node's address
-	// on it and ManagementMAC its hardware address, as 00-15-5D-00-00-01.
+	// Adapter is the name of the physical adapter. ManagementIP is the node's address on it, and
+	// ManagementMAC its hardware address in the form 00-15-5D-00-00-01.
 	Adapter, ManagementIP, ManagementMAC string
-	// Translate moves packets through OutBoundNAT, port mappings and load balancers,
-	// too. It changes the routing of the process's namespace, which must be the
-	// node's own.
+	// Translate makes packets pass OutBoundNAT, port mappings and load balancers. It changes the
+	// routing of the process's namespace, so that namespace must be the node's own.
 	Translate bool
-	// File keeps the objects; empty keeps them in memory.
+	// File stores the objects; empty keeps them in memory.
 	File string
-	// Calls, if set, gets every call of the service as a line of JSON.
+	// Calls, if set, receives every call of the service as a line of JSON.
 	Calls   io.Writer
 	Options vfp.Options
 	Log     *slog.Logger
 }
 
-// Host is HNS of a node, and the switch that does what it says.
+// Host is the HNS of a node, and the switch that applies its objects.
 type Host struct {
 	Service *service.Service
 	store   *hnstest.Fake
 	file    string
 	sw      *vfp.Switch
-	node    []netip.Addr // its own
+	node    []netip.Addr // the node's addresses
 
 	events *tracing.Host // what ETW of the host has
 
@@ -60,10 +59,10 @@ type Host struct {
 	traces []vfp.Trace
 }
 
-// maxTraces is how many packets are remembered.
+// maxTraces is the number of packets whose trace is kept.
 const maxTraces = 4096
 
-// New returns a host with what an earlier one has left in the file.
+// New returns a host with the objects that an earlier one stored in the file.
 func New(c Config) (*Host, error) {
 	store := hnstest.NewFake(c.Version)
 	if c.Adapter != "" {
@@ -79,8 +78,8 @@ func New(c Config) (*Host, error) {
 	return h, h.load()
 }
 
-// Client is HNS for a program in this process. The ports have followed when a
-// call returns.
+// Client returns HNS for a program in this process. When a call returns, the ports have its
+// effects.
 func (h *Host) Client() *hnstest.Fake {
 	h.store.After(func(op, _ string) error {
 		switch {
@@ -97,13 +96,13 @@ func (h *Host) Client() *hnstest.Fake {
 // Close stops moving packets.
 func (h *Host) Close() error { return h.sw.Close() }
 
-// kept is what the file holds.
+// kept is the content of the file.
 type kept struct {
 	HNS   json.RawMessage
 	NetNS map[string]string
 }
 
-// load takes in what an earlier process has left.
+// load restores the objects of an earlier process.
 func (h *Host) load() error {
 	if h.file == "" {
 		return nil
@@ -128,7 +127,7 @@ func (h *Host) load() error {
 	return h.connect()
 }
 
-// changed keeps what the service holds and puts it in force.
+// changed stores the objects of the service and applies them to the switch.
 func (h *Host) changed() error {
 	if err := h.save(); err != nil {
 		return err
@@ -136,7 +135,7 @@ func (h *Host) changed() error {
 	return h.connect()
 }
 
-// save replaces the file, so that a crash leaves the one before or the new one.
+// save replaces the file atomically: after a crash it has the earlier or the new content.
 func (h *Host) save() error {
 	if h.file == "" {
 		return nil
@@ -155,8 +154,7 @@ func (h *Host) save() error {
 	return os.Rename(h.file+".part", h.file)
 }
 
-// connect makes the ports what the store says. Without a namespace behind it an
-// endpoint has none.
+// connect makes the ports that match the objects. An endpoint without a namespace has no port.
 func (h *Host) connect() error {
 	h.moving.Lock()
 	defer h.moving.Unlock()
@@ -187,8 +185,8 @@ func (h *Host) connect() error {
 	return h.divert(h.diverted(specs))
 }
 
-// diverted are the node's ports that packets are translated at, none if no port
-// of the switch leads to the host.
+// diverted returns the ports of the node at which packets are translated. It returns none if no
+// port of the switch leads to the host.
 func (h *Host) diverted(specs []vfp.Spec) (all []nodePorts) {
 	if !slices.ContainsFunc(specs, func(s vfp.Spec) bool { return s.Host }) {
 		return nil
@@ -212,7 +210,7 @@ func (h *Host) diverted(specs []vfp.Spec) (all []nodePorts) {
 	return all
 }
 
-// nodePorts are ports of the node, first to last.
+// nodePorts is a range of ports of the node.
 type nodePorts struct {
 	protocol    uint8
 	first, last uint16
@@ -223,8 +221,8 @@ const (
 	protocolUDP = 17
 )
 
-// moves reports whether there is anything to move packets for: a host alone
-// needs no device, unless it is a whole node.
+// moves reports whether the switch has packets to move. A host without pods needs no device, unless
+// it is a whole node.
 func moves(specs []vfp.Spec) bool {
 	for _, s := range specs {
 		if !s.Host {
@@ -247,11 +245,11 @@ func (h *Host) trace(t vfp.Trace) {
 	h.traces = append(h.traces, t)
 }
 
-// Control adds to what tests can ask of the service:
+// Control serves the requests of Service.Control, and these:
 //
-//	POST /trace            the last packets at every port, one a line
-//	POST /counters?id=     the packets of an endpoint by what decided
-//	POST /packets          how many packets came in
+//	POST /trace            the last packets at every port, one per line
+//	POST /counters?id=     the packets of an endpoint, by the rule that decided
+//	POST /packets          number of received packets
 //	POST /acl?address=     replaces the ACLs of the endpoint with this address by one that blocks everything, as
 //	                       another process would
 func (h *Host) Control() *http.ServeMux {
@@ -277,7 +275,7 @@ func (h *Host) Control() *http.ServeMux {
 	return mux
 }
 
-// block replaces the ACLs of an endpoint by some that block everything.
+// block replaces the ACLs of an endpoint by ACLs that block everything.
 func (h *Host) block(ctx context.Context, address string) error {
 	client := h.Client()
 	networks, err := client.Networks(ctx)

@@ -18,7 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// Stack returns the IP stack of this process's namespace, as Windows shows one.
+// Stack returns the IP stack of this process's namespace in the form of hostroute, which describes
+// Windows.
 func (h *Host) Stack() hostroute.Stack { return stack{} }
 
 type stack struct{}
@@ -107,12 +108,12 @@ func (stack) Interfaces() (all []hostroute.Interface, _ error) {
 	return all, nil
 }
 
-// flagFile is the sysctl of an interface, or of "all".
+// flagFile returns the sysctl of an interface, or of "all".
 func flagFile(f hostroute.Family, name string) string {
 	return fmt.Sprintf("/proc/sys/net/%s/conf/%s/forwarding", strings.ToLower(f.String()), name)
 }
 
-// readFlag reads a flag; an interface without the family has none.
+// readFlag reads a flag. An interface without that IP version has no flag.
 func readFlag(f hostroute.Family, name string) bool {
 	text, err := os.ReadFile(flagFile(f, name))
 	return err == nil && string(text) == "1\n"
@@ -138,8 +139,8 @@ func (stack) SetForwarding(index uint32, f hostroute.Family, on bool) error {
 	return forward6()
 }
 
-// forward6 makes the kernel forward IPv6 packets while every interface does. It has one flag that counts,
-// Windows has one for each interface. A program that turns on too few of them is noticed.
+// forward6 makes the kernel forward IPv6 packets while all interfaces do. The kernel uses a single
+// flag, Windows one per interface. So a test notices a program that does not set all of them.
 func forward6() error {
 	links, err := netlink.LinkList()
 	if err != nil {

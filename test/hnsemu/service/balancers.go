@@ -12,7 +12,7 @@ import (
 // dsr is the flag of a load balancer with direct server return.
 const dsr = 1
 
-// Balancers are the load balancers, as of the last call that has changed something.
+// Balancers returns the load balancers after the last call that changed objects.
 func (s *Service) Balancers() []vfp.Balancer {
 	if all := s.balancers.Load(); all != nil {
 		return *all
@@ -20,8 +20,8 @@ func (s *Service) Balancers() []vfp.Balancer {
 	return nil
 }
 
-// noteBalancers reads the load balancers for the switch. What refers to an endpoint
-// that is gone has one backend less.
+// noteBalancers publishes the load balancers for the switch. It leaves out backends whose endpoint
+// no longer exists.
 func (s *Service) noteBalancers() {
 	var all []vfp.Balancer
 	for _, id := range s.extra.order[balancers] {

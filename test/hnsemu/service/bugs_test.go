@@ -13,14 +13,14 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// recorder runs a scenario over a service with a bug and notes what it finds.
+// recorder runs a scenario on a service with a planted bug, and records the failures.
 type recorder struct {
 	testing.TB
 	bug   hnstest.Bug
 	found []string
 }
 
-// over ends a scenario.
+// over ends a scenario by panic.
 type over struct{}
 
 func (r *recorder) Helper()           {}
@@ -35,19 +35,19 @@ func (r *recorder) run(scenario func(testing.TB)) {
 	defer func() {
 		switch p := recover(); p.(type) {
 		case nil, over:
-		default: // a scenario may stumble over an answer that cannot be
+		default: // a scenario may panic on an answer that a correct service never gives
 			r.Errorf("panic: %v", p)
 		}
 	}()
 	scenario(r)
 }
 
-// scenarios are the tests of what the service answers.
+// scenarios are the tests of the service's answers.
 var scenarios = map[string]func(testing.TB){"life": lifeThroughHandles, "errors": errorsAreDocuments, "schemas": bothSchemas, "versions": versionsGate,
 	"balancers": loadBalancers, "restarts": restarts, "policies": policiesDecide, "containers": containersShare, "conflicts": conflicts}
 
-// TestPlantedBugs: every mistake in the service is found by at least one of the
-// scenarios, and without one none finds anything.
+// TestPlantedBugs checks that at least one scenario finds each planted bug, and that all pass
+// without a bug.
 func TestPlantedBugs(t *testing.T) {
 	for _, bug := range append(hnstest.Bugs(), "") {
 		var found []string
@@ -70,7 +70,7 @@ func TestPlantedBugs(t *testing.T) {
 
 func TestPoliciesDecide(t *testing.T) { policiesDecide(t) }
 
-// policiesDecide writes ACLs and sets as Isthmus does and asks what passes.
+// policiesDecide writes ACLs and sets as Isthmus does, and checks the verdicts.
 func policiesDecide(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	network, _ := c.make(settings("Create.network", overlayNetwork))
@@ -125,8 +125,8 @@ func policiesDecide(t testing.TB) {
 
 func TestConflicts(t *testing.T) { conflicts(t) }
 
-// conflicts asks for what is taken, and looks whether what was deleted or
-// detached is gone.
+// conflicts requests resources that are in use, and checks that deleted and detached objects are
+// gone.
 func conflicts(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	network, _ := c.make(settings("Create.network", overlayNetwork))

@@ -14,22 +14,22 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 )
 
-// Control answers what a test asks of the service behind its clients' backs:
+// Control serves the requests of tests:
 //
-//	POST /namespace?netns=       makes a namespace as a container runtime does; answers its id;
+//	POST /namespace?netns=       makes a namespace as a container runtime does, and returns its ID;
 //	                             netns is the file of the network namespace for its ports
-//	POST /namespace/remove?id=   takes it away, whatever is in it
+//	POST /namespace/remove?id=   removes it, with everything in it
 //	POST /container?id=&namespace=
 //	                             starts a container there; with gone=true it ends
 //	POST /fault                  a fault.Fault as JSON, Delay in nanoseconds
 //	POST /strike?way=&address=&endpoint=&namespace=
-//	                             a way of fault.Catalogue, with what fault.Target takes
-//	POST /fault/clear            ends all faults, also of what kind of HNS it is
-//	POST /fault/hits             how many calls were hit so far
+//	                             a Way of fault.Catalogue, for a fault.Target with these fields
+//	POST /fault/clear            ends all faults, and restores version and behaviour of HNS
+//	POST /fault/hits             number of calls that faults have hit
 //	POST /restart, /reboot
-//	POST /dump                   everything stored, as text
+//	POST /dump                   all objects, as text
 //	POST /balancers              the load balancers, one port a line
-//	POST /handles                how many handles are open
+//	POST /handles                number of open handles
 //	POST /decide?endpoint=NAME&direction=In|Out&local=&remote=&protocol=&port=
 //	                             Allow or Block under every hns.Reading, or an error
 func (s *Service) Control() *http.ServeMux {
@@ -92,7 +92,7 @@ func (s *Service) Control() *http.ServeMux {
 	return mux
 }
 
-// changed is for changes that no client makes.
+// changed publishes changes that no client made.
 func (s *Service) changed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,9 +11,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// decide asks the ACLs of an endpoint about the first packet of a flow, under
-// every way to read what HNS leaves undocumented. It is an error if they do not
-// agree.
+// decide evaluates the ACLs of an endpoint for the first packet of a flow, under every reading of
+// what HNS leaves undocumented. It is an error if the readings disagree.
 func (s *Service) decide(q url.Values) (string, error) {
 	remote, err := netip.ParseAddr(q.Get("remote"))
 	if err != nil {

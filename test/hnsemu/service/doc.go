@@ -5,10 +5,10 @@
 // vmcompute.dll (schema 1, by method and path). It answers as HNS does, with
 // result codes and error documents.
 //
-// Networks, endpoints and namespaces are those of hnstest.Fake, which also decides
-// what is refused; load balancers, routes and policy lists, which Isthmus does
-// not make, are kept here. Faults change what calls do.
+// Networks, endpoints and namespaces are those of hnstest.Fake, which also refuses
+// invalid requests. This package stores load balancers, routes and policy lists,
+// which Isthmus does not make. Faults change what calls do.
 //
-// It moves no packets. It does what public clients of HNS expect: a difference to
-// HNS itself would not show here.
+// It moves no packets. It behaves as public clients of HNS expect, which may
+// differ from HNS itself.
 package service

@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// document is an object as its client wrote it.
+// document is a JSON object in the form that its client sent.
 type document map[string]any
 
 func (d document) text(member string) string {
@@ -21,7 +21,7 @@ func (d document) text(member string) string {
 	return text
 }
 
-// texts reads a list of strings; what is no string is left out.
+// texts returns a list of strings. It ignores elements of other types.
 func (d document) texts(member string) []string {
 	list, _ := d[member].([]any)
 	var all []string
@@ -33,7 +33,7 @@ func (d document) texts(member string) []string {
 	return all
 }
 
-// documents reads a list of objects.
+// documents returns a list of objects.
 func (d document) documents(member string) []document {
 	list, _ := d[member].([]any)
 	var all []document
@@ -45,12 +45,12 @@ func (d document) documents(member string) []document {
 	return all
 }
 
-// extra holds the objects that hnstest.Fake does not know: load balancers, routes
-// and policy lists. They are kept as written and lost with the process.
+// extra holds the objects that hnstest.Fake does not implement: load balancers, routes and policy
+// lists. They are stored unchanged, and lost with the process.
 type extra struct {
 	sequence uint32
-	objects  map[string]map[string]document // by kind and id
-	order    map[string][]string            // ids by kind
+	objects  map[string]map[string]document // by kind and ID
+	order    map[string][]string            // IDs by kind
 }
 
 func newExtra() extra {
@@ -101,11 +101,10 @@ func (x *extra) create(kind, id string, d document, store *hnstest.Fake) (string
 	return x.put(kind, id, d), nil
 }
 
-// maxBackends is how many endpoints a load balancer may have.
+// maxBackends is the maximum number of endpoints of a load balancer.
 const maxBackends = 1024
 
-// check refuses references to endpoints that are not there and ports that
-// another load balancer has.
+// check refuses references to missing endpoints, and ports that belong to another load balancer.
 func (x *extra) check(kind, self string, d document, store *hnstest.Fake) error {
 	backends := d.texts("HostComputeEndpoints")
 	for _, id := range backends {
@@ -134,8 +133,8 @@ func (x *extra) check(kind, self string, d document, store *hnstest.Fake) error 
 	return nil
 }
 
-// frontends are the protocols, ports and addresses that a load balancer takes;
-// without an address it is the node's.
+// frontends returns the protocols, ports and addresses of a load balancer. Without an address it
+// uses the node's.
 func frontends(d document) (map[string]bool, error) {
 	keys := make(map[string]bool)
 	vips := d.texts("FrontendVIPs")
@@ -155,7 +154,7 @@ func frontends(d document) (map[string]bool, error) {
 	return keys, nil
 }
 
-// modifyBalancer replaces a load balancer by the whole of another.
+// modifyBalancer replaces all settings of a load balancer.
 func (s *Service) modifyBalancer(id, settings string) error {
 	if !hnstest.Since(s.config.Version, hnstest.ModifiableLoadBalancers) {
 		return hns.NewError("modify", hns.CodeNotImplemented, "Not implemented")

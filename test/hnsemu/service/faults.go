@@ -11,12 +11,12 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 )
 
-// Target is this service, for faults.
+// Target returns this service as the target of faults.
 func (s *Service) Target() fault.Target {
 	return fault.Target{HNS: s.config.HNS, Faults: &s.faults, Version: s.config.Version}
 }
 
-// strike brings a fault of the catalogue about, by the name of the way.
+// strike applies a Way of the catalogue by its name.
 func (s *Service) strike(q url.Values) (string, error) {
 	way, ok := fault.FindWay(q.Get("way"))
 	if !ok {
@@ -37,8 +37,8 @@ func (s *Service) strike(q url.Values) (string, error) {
 	return "", s.changed()
 }
 
-// Latency is a set of faults that makes calls as slow as HNS has been seen to
-// be, in proportion; 1 is the full time. The figures are guesses.
+// Latency returns faults that delay calls in realistic proportions; scale 1 is the full time. The
+// figures are estimates.
 func Latency(scale float64) []fault.Fault {
 	var all []fault.Fault
 	for op, full := range map[string]time.Duration{

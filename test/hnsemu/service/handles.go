@@ -7,16 +7,16 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// handle is an object that a client has opened. The object may be gone.
+// handle is an object that a client has opened. The object may have been deleted since.
 type handle struct{ client, kind, id string }
 
-// handles are numbers that clients give back; none is used twice.
+// handles assigns numbers to clients. No number is used twice.
 type handles struct {
 	next    uint64
 	objects map[uint64]handle
 }
 
-// firstHandle is no small number, so that one mistaken for an index is found.
+// firstHandle is large, so that a test notices if it is mistaken for an index.
 const firstHandle = 0x1000
 
 func newHandles() handles { return handles{next: firstHandle, objects: make(map[uint64]handle)} }

@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// request is what a Modify call carries.
+// request is the argument of a Modify call.
 type request struct {
 	ResourceType, RequestType string
 	Settings                  json.RawMessage

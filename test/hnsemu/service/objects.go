@@ -23,7 +23,7 @@ const (
 	lists      = "policylist" // of schema 1 only
 )
 
-// get returns an object as schema 2 renders it.
+// get returns an object in the form of schema 2.
 func (s *Service) get(kind, id string) (any, error) {
 	ctx := context.Background()
 	switch kind {
@@ -37,7 +37,7 @@ func (s *Service) get(kind, id string) (any, error) {
 	return s.extra.get(kind, id)
 }
 
-// enumerate lists the ids of the objects that match a query.
+// enumerate returns the IDs of the objects that match a query.
 func (s *Service) enumerate(kind, query string) (Answer, error) {
 	filter, err := parseQuery(query)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Service) enumerate(kind, query string) (Answer, error) {
 	return output(ids)
 }
 
-// listed is what filters can ask of an object, by the names of schema 1.
+// listed holds the fields of an object that filters can match, by their names in schema 1.
 type listed map[string]string
 
 func (o listed) matches(filter map[string]string) bool {
@@ -69,7 +69,7 @@ func (o listed) matches(filter map[string]string) bool {
 	return true
 }
 
-// all lists the objects of a kind in the order of their creation.
+// all lists the objects of a kind in order of creation.
 func (s *Service) all(kind string) ([]listed, error) {
 	ctx := context.Background()
 	var all []listed
@@ -99,8 +99,8 @@ func (s *Service) all(kind string) ([]listed, error) {
 	return all, nil
 }
 
-// parseQuery reads the filter of a query: a JSON document inside a JSON
-// document. None matches everything.
+// parseQuery parses the filter of a query: a JSON document inside a JSON document. Without a filter
+// everything matches.
 func parseQuery(query string) (map[string]string, error) {
 	if query == "" {
 		return nil, nil
@@ -123,7 +123,7 @@ func parseQuery(query string) (map[string]string, error) {
 	return filter, nil
 }
 
-// create makes an object. The id comes with the call or in the document.
+// create makes an object. The ID is an argument of the call, or a field of the document.
 func (s *Service) create(c Call, kind string) (string, error) {
 	ctx := context.Background()
 	switch kind {
@@ -183,7 +183,7 @@ func (s *Service) delete(kind, id string) error {
 	return s.extra.delete(kind, id)
 }
 
-// decode reads a document of a client.
+// decode parses a document of a client.
 func decode(text string, into any) error {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		return hns.NewError("settings", hnstest.CodeInvalidJSON, "Invalid JSON document string.")
@@ -191,7 +191,7 @@ func decode(text string, into any) error {
 	return nil
 }
 
-// networkSettings reads a network of either schema.
+// networkSettings parses a network of either schema.
 func networkSettings(text string) (hns.Network, error) {
 	var d document
 	if err := decode(text, &d); err != nil {
@@ -204,7 +204,7 @@ func networkSettings(text string) (hns.Network, error) {
 	return n, decode(text, &n)
 }
 
-// endpointSettings reads an endpoint of either schema.
+// endpointSettings parses an endpoint of either schema.
 func endpointSettings(text string) (hns.Endpoint, error) {
 	var d document
 	if err := decode(text, &d); err != nil {

@@ -134,7 +134,7 @@ func (s *Service) update1(id, body string) (any, error) {
 	return s.endpointView(changed), err
 }
 
-// attach1 attaches endpoints to the host or to a container.
+// attach1 attaches an endpoint to the host or to a container, or detaches it.
 func (s *Service) attach1(id, verb, body string) (any, error) {
 	var r struct{ SystemType, ContainerID string }
 	if err := decode(body, &r); err != nil {
@@ -202,7 +202,7 @@ func statsDocument(id string, s hns.Stats) any {
 		"DroppedPacketsIncoming": s.DroppedIn, "DroppedPacketsOutgoing": s.DroppedOut}
 }
 
-// defaultOf tells which default route belongs to a prefix.
+// defaultOf returns the default route of the IP version of a prefix.
 func defaultOf(prefix string) string {
 	if p, err := netip.ParsePrefix(prefix); err == nil && p.Addr().Is6() {
 		return "::/0"

@@ -28,23 +28,23 @@ type Call struct {
 	// Op is "Create.network", "Open.endpoint" and so on, or "HNSCall".
 	Op     string
 	Handle uint64
-	// GUID is in text form, in lower case.
+	// GUID is in lower-case text form.
 	GUID string
-	// Args are the settings or the query; of HNSCall method, path and request.
+	// Args are the settings or the query; for HNSCall they are method, path and request.
 	Args [3]string
 }
 
-// Answer is what the DLL gives its caller.
+// Answer is the result of a call.
 type Answer struct {
 	Result uint32 // HRESULT
 	Handle uint64
-	// Output and Error are nil where the DLL leaves its pointers alone.
+	// Output and Error are nil if the DLL does not set its output pointers.
 	Output, Error *string
 }
 
-// Config says which service this is.
+// Config configures a Service.
 type Config struct {
-	// HNS is the store; only the service should change it.
+	// HNS is the store. Only the service may change it.
 	HNS     *hnstest.Fake
 	Version hns.Version
 	// Stack, if set, is the IP stack of the host, which iphlpapi.dll of Wine cannot change.
@@ -53,20 +53,19 @@ type Config struct {
 	Tracing *tracing.Host
 	// Calls, if set, gets every call as a line of JSON.
 	Calls io.Writer
-	// Changed, if set, is called after every call that may have changed
-	// something, before it is answered.
+	// Changed, if set, is called after every call that may have changed objects, before the answer.
 	Changed func() error
 	Log     *slog.Logger
 }
 
-// Service answers calls. Its methods may be called from several goroutines.
+// Service answers calls. Its methods may be called concurrently.
 type Service struct {
 	config  Config
-	mu      sync.Mutex // one call at a time, as HNS
+	mu      sync.Mutex // serialises calls, as HNS does
 	handles handles
 	extra   extra
 	shares  shares
-	// balancers are those of extra, for the switch.
+	// balancers are the load balancers of extra, for the switch.
 	balancers atomic.Pointer[[]vfp.Balancer]
 	macs      []document // of the accelerated networking list
 	faults    fault.Faults
@@ -81,32 +80,31 @@ func New(c Config) *Service {
 	return &Service{config: c, handles: newHandles(), extra: newExtra(), shares: make(shares), netns: make(map[string]string)}
 }
 
-// NetNS is the file of the network namespace that stands for an HCN namespace;
-// empty if there is none.
+// NetNS returns the file of the network namespace that represents an HCN namespace, or "" if there
+// is none.
 func (s *Service) NetNS(namespace string) string {
 	s.netnsMu.Lock()
 	defer s.netnsMu.Unlock()
 	return s.netns[strings.ToLower(namespace)]
 }
 
-// SetNetNS says which network namespace stands for an HCN namespace.
+// SetNetNS sets the network namespace that represents an HCN namespace.
 func (s *Service) SetNetNS(namespace, file string) {
 	s.netnsMu.Lock()
 	defer s.netnsMu.Unlock()
 	s.netns[strings.ToLower(namespace)] = file
 }
 
-// AllNetNS is what SetNetNS has said so far.
+// AllNetNS returns the files of all network namespaces, by HCN namespace.
 func (s *Service) AllNetNS() map[string]string {
 	s.netnsMu.Lock()
 	defer s.netnsMu.Unlock()
 	return maps.Clone(s.netns)
 }
 
-// Do makes one call on behalf of a client, which owns the handles that it is
-// given.
+// Do makes one call for a client. The client owns the returned handles.
 func (s *Service) Do(client string, c Call) Answer {
-	if verb, kind, _ := strings.Cut(c.Op, "."); kind == "stack" { // is no call of HNS: has no faults, and is not in its log
+	if verb, kind, _ := strings.Cut(c.Op, "."); kind == "stack" { // a call of iphlpapi.dll: not subject to faults, and not logged
 		a, err := s.stack(verb, c.Args[0])
 		if err != nil {
 			return refuse(c, err)
@@ -159,17 +157,17 @@ func changes(c Call) bool {
 	return verb == "Create" || verb == "Modify" || verb == "Delete" || c.Op == "HNSCall" && c.Args[0] != "GET"
 }
 
-// refuse is the answer to a call that was not done.
+// refuse returns the answer to a failed call.
 func refuse(c Call, err error) Answer {
 	code, text := hns.CodeUnexpected, err.Error()
 	var e *hns.Error
 	if errors.As(err, &e) {
 		code, text = e.Code, e.Text
 	}
-	// The text of the system's messages ends with a blank.
+	// The system's messages end with a space.
 	document, _ := json.Marshal(map[string]any{"Success": false, "Error": text + " ", "ErrorCode": code})
 	answer := string(document)
-	if c.Op == "HNSCall" { // the call itself has succeeded
+	if c.Op == "HNSCall" { // HNSCall itself succeeds; its document has the error
 		return Answer{Output: &answer}
 	}
 	return Answer{Result: code, Error: &answer}
@@ -240,22 +238,22 @@ func output(v any) (Answer, error) {
 	return Answer{Output: &out}, nil
 }
 
-// Disconnect frees the handles of a client that has ended.
+// Disconnect closes the handles of a client that has ended.
 func (s *Service) Disconnect(client string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.handles.forget(client)
 }
 
-// Handles is how many handles are open.
+// Handles returns the number of open handles.
 func (s *Service) Handles() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.handles.objects)
 }
 
-// Restart does what a restart of the service does: all handles are void. With
-// reboot, what does not outlive a restart of the machine is gone too.
+// Restart simulates a restart of the service, which invalidates all handles. With reboot, objects
+// that do not survive a reboot are removed too.
 func (s *Service) Restart(reboot bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +269,7 @@ func (s *Service) Restart(reboot bool) error {
 	return nil
 }
 
-// note writes the line of a call. Handles are numbers of this process.
+// note logs a call. Handles in the log are numbers of this process.
 func (s *Service) note(client string, c Call, a Answer, took time.Duration) {
 	if s.config.Calls == nil {
 		return

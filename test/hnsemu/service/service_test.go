@@ -45,7 +45,7 @@ func newClient(t testing.TB, v hns.Version) *client {
 	return &client{t, New(Config{HNS: fake, Version: v, Log: slog.New(slog.DiscardHandler)}), "client"}
 }
 
-// do makes a call that must end with a result code.
+// do makes a call and checks its result code.
 func (c *client) do(code uint32, call Call) Answer {
 	c.t.Helper()
 	a := c.s.Do(c.name, call)
@@ -61,7 +61,7 @@ func (c *client) do(code uint32, call Call) Answer {
 
 func settings(op, text string) Call { return Call{Op: op, Args: [3]string{text}} }
 
-// make makes an object and returns its handle and id.
+// make creates an object and returns its handle and ID.
 func (c *client) make(call Call) (handle uint64, id string) {
 	c.t.Helper()
 	handle = c.do(0, call).Handle
@@ -88,7 +88,7 @@ func lifeThroughHandles(t testing.TB) {
 	namespace, namespaceID := c.make(settings("Create.namespace", `{"Type":"HostDefault","NamespaceId":5}`))
 	attach := Call{Op: "Modify.namespace", Handle: namespace, Args: [3]string{`{"ResourceType":"Endpoint","RequestType":"Add","Settings":{"EndpointId":"` + podID + `"}}`}}
 	c.do(0, attach)
-	c.do(0, attach) // as CNI plugins of others do for every container of a pod
+	c.do(0, attach) // as other CNI plugins do for every container of a pod
 	other, otherID := c.make(settings("Create.namespace", `{"Type":"HostDefault"}`))
 	attach.Handle = other
 	c.do(hns.CodeNamespaceHas, attach)
@@ -156,7 +156,7 @@ func bothSchemas(t testing.TB) {
 			t.Errorf("schema 1 shows no %s in %s", want, got)
 		}
 	}
-	// An update replaces the ACLs and keeps the rest.
+	// An update replaces the ACLs and keeps the other policies.
 	old("POST", "/endpoints/"+id, `{"Policies":[{"Type":"ACL","Id":"y","Protocol":17,"Action":"Allow","Direction":"Out","RuleType":"Switch","Priority":200}]}`)
 	e, err := c.s.config.HNS.Endpoint(context.Background(), id)
 	if err != nil {
@@ -299,7 +299,7 @@ func TestHang(t *testing.T) {
 		t.Fatalf("a call that hangs has answered %+v", a)
 	case <-time.After(50 * time.Millisecond):
 	}
-	c.do(0, settings("Create.namespace", `{}`)) // others go on
+	c.do(0, settings("Create.namespace", `{}`)) // other calls proceed
 	c.s.faults.Clear()
 	if a := <-done; a.Result != 0 {
 		t.Errorf("the call that hung answered %#x", a.Result)
@@ -393,7 +393,7 @@ func TestControl(t *testing.T) {
 	c.do(0, settings("Create.network", overlayNetwork))
 }
 
-// FuzzCall looks for frames and calls that break the service.
+// FuzzCall searches for frames and calls that make the service panic or break its invariants.
 func FuzzCall(f *testing.F) {
 	f.Add(wireCall(settings("Create.network", overlayNetwork)))
 	f.Add(wireCall(Call{Op: "HNSCall", Args: [3]string{"POST", "/networks/", `{"Type":"NAT"}`}}))

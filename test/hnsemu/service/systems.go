@@ -10,17 +10,17 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// systems are the containers, as the Host Compute Service calls them.
+// systems is the Host Compute Service's name for containers.
 const systems = "system"
 
 // codeNoSystem is HCS_E_SYSTEM_NOT_FOUND.
 const codeNoSystem = 0xC037010E
 
-// shares are the containers that endpoints were attached to one by one, as
-// schema 1 does it, by endpoint. They are lost with the process.
+// shares records, by endpoint, the containers to which schema 1 attached it one by one. It is lost
+// with the process.
 type shares map[string][]string
 
-// namespaceOf finds where a container runs.
+// namespaceOf returns the namespace of a container.
 func (s *Service) namespaceOf(container string) (string, error) {
 	all, err := s.config.HNS.Namespaces(context.Background())
 	if err != nil {
@@ -48,7 +48,7 @@ func systemDocument(container string) any {
 	return map[string]string{"Id": container, "SystemType": "Container", "Owner": "hnsemu", "RuntimeOsType": "Windows"}
 }
 
-// modifySystem attaches an endpoint to a running container, or takes it away.
+// modifySystem attaches an endpoint to a running container, or detaches it.
 func (s *Service) modifySystem(container, settings string) error {
 	var r struct {
 		ResourceType, RequestType string
@@ -70,8 +70,7 @@ func (s *Service) modifySystem(container, settings string) error {
 	return hns.NewError("HcsModifyComputeSystem", hns.CodeNotImplemented, "Not implemented")
 }
 
-// share attaches an endpoint where a container runs. Containers of one pod share
-// it.
+// share attaches an endpoint to a container. The containers of one pod share the endpoint.
 func (s *Service) share(container, endpoint string) error {
 	namespace, err := s.namespaceOf(container)
 	if err != nil {
@@ -87,7 +86,8 @@ func (s *Service) share(container, endpoint string) error {
 	return err
 }
 
-// unshare is the inverse; with its last container the endpoint leaves.
+// unshare detaches an endpoint from a container. After its last container the endpoint leaves the
+// namespace.
 func (s *Service) unshare(container, endpoint string) error {
 	e, err := s.config.HNS.Endpoint(context.Background(), endpoint)
 	if err != nil {

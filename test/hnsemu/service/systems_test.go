@@ -12,8 +12,8 @@ import (
 
 func TestContainersShare(t *testing.T) { containersShare(t) }
 
-// containersShare attaches an endpoint to the two containers of a pod as schema 1
-// does it, and takes it away again.
+// containersShare attaches an endpoint to the two containers of a pod through schema 1, and
+// detaches it again.
 func containersShare(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	_, network := c.make(settings("Create.network", overlayNetwork))

@@ -11,11 +11,11 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
-// view is an object as schema 1 renders it.
+// view is an object in the form of schema 1.
 type view map[string]any
 
-// renamed are the policies, and their members, whose names differ between the
-// schemas: of schema 1, of schema 2.
+// renamed are the policies and fields whose names differ between the schemas: name in schema 1,
+// name in schema 2.
 var (
 	renamedTypes   = [][2]string{{"NAT", hns.TypePortMapping}, {"ROUTE", hns.TypeSDNRoute}, {"PA", hns.TypeProviderAddress}}
 	renamedMembers = map[string][][2]string{
@@ -26,7 +26,7 @@ var (
 	}
 )
 
-// policy1 reads a flat policy of schema 1. Names of schema 2 are refused.
+// policy1 converts a flat policy of schema 1. It refuses names of schema 2.
 func policy1(flat document) (hns.Policy, error) {
 	kind := flat.text("Type")
 	for _, names := range renamedTypes {
@@ -65,7 +65,7 @@ func policy1(flat document) (hns.Policy, error) {
 	return hns.MakePolicy(kind, settings), nil
 }
 
-// protocolNumbers are those that schema 1 maps ports of.
+// protocolNumbers are the protocols whose ports schema 1 can map.
 var protocolNumbers = map[string]int{"tcp": protocolTCP, "udp": protocolUDP}
 
 const (
@@ -76,7 +76,7 @@ const (
 // flatten is the inverse of policy1.
 func flatten(p hns.Policy) view {
 	flat := view{}
-	_ = json.Unmarshal(p.Settings, &flat) // settings are objects or nothing
+	_ = json.Unmarshal(p.Settings, &flat) // Settings is an object or empty
 	for _, names := range renamedMembers[p.Type] {
 		if value, ok := flat[names[1]]; ok {
 			delete(flat, names[1])
@@ -117,7 +117,7 @@ func policies1(list []document) ([]hns.Policy, error) {
 	return all, nil
 }
 
-// network1 reads a network of schema 1.
+// network1 parses a network of schema 1.
 func network1(text string) (hns.Network, error) {
 	var d struct {
 		ID, Name, Type, NetworkAdapterName string
@@ -187,7 +187,7 @@ func (s *Service) networkView(n hns.Network) view {
 	return v
 }
 
-// endpoint1 reads an endpoint of schema 1.
+// endpoint1 parses an endpoint of schema 1.
 func endpoint1(text string) (hns.Endpoint, error) {
 	var d struct {
 		ID, Name, VirtualNetwork, MacAddress, IPAddress, IPv6Address string
@@ -253,7 +253,7 @@ func (s *Service) endpointView(e hns.Endpoint) view {
 	if e.HostComputeNamespace != "" {
 		v["Namespace"] = view{"ID": e.HostComputeNamespace}
 	}
-	// Schema 1 has no options.
+	// Schema 1 has no DNS options.
 	v["DNSServerList"], v["DNSSuffix"], v["DNSDomain"] = strings.Join(e.DNS.ServerList, ","), strings.Join(e.DNS.Search, ","), e.DNS.Domain
 	return v
 }

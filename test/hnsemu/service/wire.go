@@ -27,8 +27,8 @@ const (
 	clientSize = 16
 	guidSize   = 16
 	absent     = ^uint32(0)
-	// maxFrame bounds a request, in bytes; an endpoint with thousands of ACLs
-	// has some megabytes.
+	// maxFrame is the maximum size of a request in bytes. An endpoint with thousands of ACLs has a
+	// few megabytes.
 	maxFrame = 64 << 20
 )
 
@@ -38,8 +38,8 @@ type clients struct {
 	count map[string]int
 }
 
-// Serve answers the DLLs that connect until the context is done. The handles of
-// a client are freed when its last connection ends.
+// Serve answers the DLLs that connect until the context ends. It closes the handles of a client
+// with its last connection.
 func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -158,7 +158,7 @@ func encodeAnswer(a Answer) []byte {
 	return b
 }
 
-// guidText writes a GUID as Windows does: its first three fields are numbers.
+// guidText formats a GUID as Windows does: the first three fields are little-endian numbers.
 func guidText(b []byte) string {
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:]),
 		binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:16])

@@ -25,7 +25,7 @@ func main() {
 	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// run does everything within the time that is the argument.
+// run executes all suites. The first argument is the time limit.
 func run(began time.Time, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("arguments %q, want a duration", args)
@@ -45,7 +45,7 @@ func run(began time.Time, args []string) error {
 	if err := learnLate(); err != nil {
 		return err
 	}
-	// Without KVM a CPU can be away for longer than its queue of 1000 packets lasts.
+	// Without KVM a CPU can be descheduled for so long that its queue of 1000 packets overflows.
 	if err := os.WriteFile("/proc/sys/net/core/netdev_max_backlog", []byte("20000"), 0o644); err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func run(began time.Time, args []string) error {
 	return runSuites(began.Add(budget))
 }
 
-// learnLate loads the programs, then all modules: they come to ask connection
-// tracking as an agent's do that started before it was there.
+// learnLate loads the programs, then all modules. So connection tracking becomes available after
+// the programs were loaded, as for an agent that starts early.
 func learnLate() (err error) {
 	const dir = "/sys/fs/bpf/late"
 	path, err := loader.Open(dir, loader.DefaultSettings(), nil)
@@ -72,9 +72,9 @@ func learnLate() (err error) {
 		return err
 	}
 	after, err := path.ProbeConntrack()
-	fmt.Printf("guest: asks connection tracking: without its module %t, with it %t\n", before, after)
+	fmt.Printf("guest: queries connection tracking: without its module %t, with it %t\n", before, after)
 	if err == nil && (before || !after) {
-		err = errors.New("connection tracking that comes late is not asked")
+		err = errors.New("connection tracking that is loaded late is not queried")
 	}
 	return err
 }
@@ -98,7 +98,7 @@ func loadModules() error {
 	return nil
 }
 
-// reportHooks says on which hooks the programs go.
+// reportHooks reports which hooks accept the programs.
 func reportHooks() error {
 	path, err := loader.OpenSandbox()
 	if err != nil {
@@ -109,8 +109,8 @@ func reportHooks() error {
 	return nil
 }
 
-// runSuites runs every suite of the list, and fails if any does. One that is not
-// done at the deadline says where it is and ends, so that a hang explains itself.
+// runSuites runs every suite of the list, and fails if one fails. A suite that is not done at the
+// deadline prints its stacks and ends, so that a hang can be diagnosed.
 func runSuites(deadline time.Time) error {
 	f, err := os.Open("/suites/list")
 	if err != nil {

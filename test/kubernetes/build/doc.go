@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command build builds the programs of Kubernetes that it is given the names
-// of, all if none is given, and prints the directory that they are in.
+// Command build builds the named programs of Kubernetes, or all without arguments, and prints
+// the directory of the programs.
 //
 // It does not run them.
 package main

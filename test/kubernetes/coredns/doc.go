@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command coredns is CoreDNS with the few plugins that the DNS of a test's
-// cluster needs, a module of its own.
+// Command coredns is CoreDNS with the few plugins that the DNS of a test cluster needs. It is
+// a separate module.
 //
-// It is built and run by tests; it is no part of Isthmus.
+// Tests build and run it; it is not part of Isthmus.
 package main

@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	// The order in which a query passes them; no plugin is known that is not here.
+	// The order in which plugins see a query. Plugins that are not listed are disabled.
 	dnsserver.Directives = []string{"ready", "errors", "cache", "kubernetes"}
 	coremain.Run()
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command analyzer answers questions about flows with np-guard's
-// netpol-analyzer. It reads one case a line from its standard input, JSON, and
-// writes one line of answers for each.
+// Command analyzer evaluates flows with np-guard's netpol-analyzer. It reads one case per line
+// from its standard input, as JSON, and writes one line of verdicts for each.
 //
-// It is a module and a process of its own: the analyzer needs an older
+// It is a separate module and process: the analyzer needs an older
 // sigs.k8s.io/network-policy-api than the other oracles. It compares nothing.
 package main

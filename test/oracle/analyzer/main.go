@@ -18,8 +18,8 @@ import (
 	"github.com/np-guard/netpol-analyzer/pkg/netpol/eval"
 )
 
-// request is one line of input. Pods are named "namespace/name" in queries,
-// everything else by its address.
+// request is one line of input. Queries name pods as "namespace/name", and other ends by their
+// address.
 type request struct {
 	Namespaces       []*corev1.Namespace
 	Pods             []*corev1.Pod
@@ -34,11 +34,11 @@ type query struct {
 	Port               int
 }
 
-// response is one line of output. Answers has a letter for each query: a
-// allowed, d denied, e the analyzer returned an error.
+// response is one line of output. Answers has a letter for each query: a for allowed, d for denied,
+// e for an error of the analyzer.
 type response struct {
 	Answers string
-	// Error is the first error; without answers it is about the whole case.
+	// Error is the first error. Without Answers it concerns the whole case.
 	Error string
 }
 

@@ -12,9 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestReadingsMustAgree decides by two rules of one priority, one of which allows and one
-// blocks. The reading determines which of them decides. Rules of different priorities are
-// unambiguous.
+// TestReadingsMustAgree evaluates two rules of one priority, of which one allows and one blocks.
+// The reading determines the result. Rules of different priorities are unambiguous.
 func TestReadingsMustAgree(t *testing.T) {
 	id := model.EndpointID("e")
 	rule := func(a hns.Action, priority uint16) hns.ACL {

@@ -57,8 +57,8 @@ func set(id, values string) hns.Policy {
 	return hns.SetPolicy{ID: id, Name: id, PolicyType: hns.IPSet, Values: values}.Policy()
 }
 
-// refusal is a request that HNS refuses, with the code and its class; code 0 is for a similar request that
-// HNS accepts.
+// refusal is a request that HNS refuses, with the code and its class. Code 0 marks a similar
+// request that HNS accepts.
 type refusal struct {
 	name    string
 	version hns.Version
@@ -175,7 +175,7 @@ func TestFakeRefuses(t *testing.T) {
 	for _, c := range slices.Concat(networkRefusals(), endpointRefusals(), policyRefusals()) {
 		t.Run(c.name, func(t *testing.T) {
 			f, n, e := fakeWith(t, c.version)
-			objects := func() string { // without namespaces, which the calls make for themselves
+			objects := func() string { // without namespaces, which the calls create themselves
 				text, _, _ := strings.Cut(f.Dump(), "\nnamespace ")
 				return text
 			}
@@ -189,7 +189,7 @@ func TestFakeRefuses(t *testing.T) {
 					t.Errorf("class %v: %t", other, errors.Is(err, other))
 				}
 			}
-			// The others prepare something first.
+			// The other requests need preparation.
 			if c.code != 0 && !strings.Contains(c.name, "remove a set") && !strings.Contains(c.name, "attach") && objects() != before {
 				t.Errorf("a refused call changed something:\n%s", f.Dump())
 			}
@@ -224,7 +224,7 @@ func remoteRule(addresses string) hns.ACL {
 	return a
 }
 
-// TestFakeLifecycle goes through what objects do to each other.
+// TestFakeLifecycle checks the effects of objects on each other.
 func TestFakeLifecycle(t *testing.T) {
 	f, n, e := fakeWith(t, hns.Server2022)
 	if e.MACAddress == "" || e.IPConfigurations[0].PrefixLength != 24 {
@@ -268,7 +268,7 @@ func TestFakeLifecycle(t *testing.T) {
 	}
 }
 
-// TestFakeOverlayRipensLate: the tunnel's addresses appear some time after the
+// TestFakeOverlayRipensLate checks that the addresses of the tunnel appear some time after the
 // network.
 func TestFakeOverlayRipensLate(t *testing.T) {
 	f := hnstest.NewFake(hns.Server2025)

@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// openDoor listens on 127.0.0.1 of this machine and connects clients with the API server, which
-// is in the network namespace of the lab. The connections are TLS from end to end.
-func (l *lab) openDoor(ctx context.Context, port int) (io.Closer, error) {
+// forwardAPI forwards connections from a port of 127.0.0.1 on this machine to the API server, which
+// is in another network namespace. TLS stays end to end.
+func (l *lab) forwardAPI(ctx context.Context, port int) (io.Closer, error) {
 	var config net.ListenConfig
-	door, err := config.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	listener, err := config.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("listen for clients of the API server: %w: give another -port", err)
 	}
 	go func() {
 		for {
-			client, err := door.Accept()
+			client, err := listener.Accept()
 			if err != nil {
-				return // it is closed
+				return // the listener is closed
 			}
-			go l.letIn(client)
+			go l.forwardConnection(client)
 		}
 	}()
-	return door, nil
+	return listener, nil
 }
 
-// letIn copies between a client and the API server until both have ended.
-func (l *lab) letIn(client net.Conn) {
+// forwardConnection copies data between a client and the API server until both have ended.
+func (l *lab) forwardConnection(client net.Conn) {
 	defer client.Close()
 	var server net.Conn
 	err := l.fabric.Do(func() (err error) {
