@@ -34,11 +34,13 @@ E2E ?=
 
 # test/run/suites.go holds what each suite of tests runs. It reads these variables:
 # how long each fuzz test runs (default 1m), how many random clusters of each form
-# make oracle makes (default 2000), and the directory of public test data.
+# make oracle makes (default 2000), how many operations make churn does (default
+# 5000), and the directory of public test data.
 FUZZTIME ?=
 WORLDS ?=
+OPERATIONS ?=
 CORPORA ?=
-export FUZZTIME WORLDS CORPORA WINE
+export FUZZTIME WORLDS OPERATIONS CORPORA WINE
 run = $(path) $(usable) run ./test/run
 
 .PHONY: help
@@ -173,6 +175,10 @@ test-alerts: deps ## Alerts by promtool, and the dashboard on a Prometheus that 
 .PHONY: test-beside
 test-beside: deps ## Policy beside other networks: bridge, ptp and flannel, built from their modules, under cases of the corpus (needs root; five minutes)
 	@$(run) beside
+
+.PHONY: churn
+churn: ## 5,000 operations of pods and policies on emulated Windows nodes under every fault of HNS (two minutes; OPERATIONS=n)
+	@$(run) churn
 
 .PHONY: mixed
 mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root; WINE=1)

@@ -118,6 +118,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 		if err != nil {
 			b.log.Warn("an endpoint has ACLs that cannot be read; they are replaced", "endpoint", e.Name, "err", err)
 		}
+		hns.SortACLs(acls)
 		inv.endpoints[id] = e
 		inv.deny[id], inv.Lists[id] = denylist.Split(acls)
 	}

@@ -3,11 +3,16 @@
 package windows_test
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +45,10 @@ type churn struct {
 	// prepared counts endpoints that were prepared, used those that pods got.
 	prepared, used int
 
+	// published is what the checks within writes of ACLs read: they run on the goroutines of calls.
+	published atomic.Pointer[possible]
+	steps     atomic.Int64 // states between the ACLs of one write
+
 	ways              []fault.Way // that this node can meet
 	outcomes          map[string]*outcome
 	disturbed, struck int
@@ -48,56 +57,97 @@ type churn struct {
 
 // TestChurnUnderFaults attaches and removes pods and changes policies while all faults of fault.Catalogue
 // occur, in turn and with faults of single calls at random. At no time is an endpoint more open than a
-// policy that it was given since the last one that was surely in force. No call takes longer than its
-// deadlines. When the faults end, installed and intended state are equal.
+// policy that it was given since the last one that was surely in force. That also holds while HNS changes the
+// ACLs of one write one by one. HNS answers in another order, and an Update replaces all policies. No call takes
+// longer than its deadlines. When the faults end, installed and intended state are equal.
 func TestChurnUnderFaults(t *testing.T) {
 	overlay := overlayConfig()
 	overlay.Sets = windows.SetsOn // faults of sets are met, too
 	operations := 800
-	if testing.Short() {
+	switch text := os.Getenv("ISTHMUS_CHURN"); {
+	case text != "":
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 30 {
+			t.Fatalf("ISTHMUS_CHURN %q: give a number of operations from 30 on", text)
+		}
+		operations = (n + 2) / 3
+	case testing.Short():
 		operations = 40
 	}
-	for _, of := range []struct {
-		profile hns.Version
-		config  windows.Config
-	}{{hns.Server2019, bridgeConfig()}, {hns.Server2022, bridgeConfig()}, {hns.Server2025, overlay}} {
-		t.Run(of.profile.String(), func(t *testing.T) {
-			t.Parallel()
-			c := newChurn(t, of.profile, of.config)
-			for i := range operations {
-				if i%5 == 4 {
-					c.strike()
-				} else {
-					c.disturb()
-					c.operate(uint64(i))
-				}
-				c.look()
-				if t.Failed() {
-					t.Fatalf("after operation %d", i)
-				}
-			}
-			c.target.Calm()
-			c.settle()
-			t.Logf("operations=%d added=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d", operations, c.added, c.prepared, c.used, c.failures, c.disturbed, c.struck, c.checks)
-			if c.used == 0 && !testing.Short() {
-				t.Error("no pod got a prepared endpoint")
-			}
-			if !testing.Short() {
-				c.report()
-			}
-		})
+	var total churnTotals
+	t.Run("all", func(t *testing.T) {
+		for _, of := range []struct {
+			profile             hns.Version
+			config              windows.Config
+			reorder, replaceAll bool
+		}{{hns.Server2019, bridgeConfig(), false, false}, {hns.Server2022, bridgeConfig(), true, false}, {hns.Server2025, overlay, true, true}} {
+			t.Run(of.profile.String(), func(t *testing.T) {
+				t.Parallel()
+				c := newChurn(t, of.profile, of.config, of.reorder, of.replaceAll)
+				c.run(operations)
+				total.add(c, operations)
+			})
+		}
+	})
+	if !t.Failed() && os.Getenv("ISTHMUS_CHURN") != "" {
+		fmt.Printf("churn: operations=%d added=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d open=0\n", total.operations, total.added,
+			total.prepared, total.used, total.failures, total.disturbed, total.struck, total.checks, total.steps)
 	}
+}
+
+// churnTotals adds up what the nodes did.
+type churnTotals struct {
+	mu                                                                            sync.Mutex
+	operations, added, prepared, used, failures, disturbed, struck, checks, steps int
+}
+
+func (y *churnTotals) add(c *churn, operations int) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.operations, y.added, y.prepared, y.used, y.failures = y.operations+operations, y.added+c.added, y.prepared+c.prepared, y.used+c.used, y.failures+c.failures
+	y.disturbed, y.struck, y.checks, y.steps = y.disturbed+c.disturbed, y.struck+c.struck, y.checks+c.checks, y.steps+int(c.steps.Load())
+}
+
+// run does operations under faults, and ends them.
+func (c *churn) run(operations int) {
+	for i := range operations {
+		if i%5 == 4 {
+			c.strike()
+		} else {
+			c.disturb()
+			c.operate(uint64(i))
+		}
+		c.look()
+		if c.t.Failed() {
+			c.t.Fatalf("after operation %d", i)
+		}
+	}
+	c.target.Calm()
+	c.settle()
+	c.t.Logf("operations=%d added=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d", operations, c.added, c.prepared, c.used, c.failures, c.disturbed,
+		c.struck, c.checks, c.steps.Load())
+	if c.steps.Load() == 0 {
+		c.t.Error("no state between the ACLs of one write was checked")
+	}
+	if testing.Short() {
+		return
+	}
+	if c.used == 0 {
+		c.t.Error("no pod got a prepared endpoint")
+	}
+	c.report()
 }
 
 const churnDeadline = 100 * time.Millisecond
 
 var churnShape = world.Shape{Pods: 12, Policies: 5, Tiers: true}
 
-func newChurn(t *testing.T, v hns.Version, config windows.Config) *churn {
+func newChurn(t *testing.T, v hns.Version, config windows.Config, reorder, replaceAll bool) *churn {
 	config.CallDeadline, config.NetworkWait, config.ConnectWait = churnDeadline, churnDeadline, time.Nanosecond
 	config.PreparedFile = filepath.Join(t.TempDir(), "prepared-endpoints.json")
 	c := &churn{node: &node{t: t, fake: hnstest.NewFake(v), config: config, took: make(map[model.EndpointID]string)}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
 		attached: make(map[model.EndpointID]dataplane.EndpointSpec), may: make(map[model.EndpointID][]*model.State), outcomes: make(map[string]*outcome)}
+	c.fake.Reorder, c.fake.UpdateReplacesAll, c.fake.Gradual = reorder, replaceAll, c.between
 	c.fake.ManagementIP = config.NodeAddresses[0].String()
 	c.faults = new(fault.Faults)
 	c.target = fault.Target{HNS: c.fake, Faults: c.faults, Version: v}
@@ -356,10 +406,12 @@ func (c *churn) apply() error {
 			c.may[id] = []*model.State{c.state}
 		}
 	}
+	c.publish()
 	_, err := c.backend.Apply(ctx, c.state)
 	if err != nil {
 		c.failures++
 	}
+	defer c.publish()
 	for id := range c.may {
 		if !dataplane.Concerns(err, id) {
 			c.may[id] = []*model.State{c.state}

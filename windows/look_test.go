@@ -63,8 +63,12 @@ func (c *churn) look() {
 // whose returns the pod that has the endpoint of a name. A prepared endpoint that no pod has must deny
 // everything, and is looked at even if it is not attached.
 func (c *churn) whose(name string) (id model.EndpointID, ours bool) {
-	for id, took := range c.took {
-		if took == name && c.may[id] != nil {
+	return whose(name, c.took, c.may)
+}
+
+func whose(name string, all map[model.EndpointID]string, may map[model.EndpointID][]*model.State) (id model.EndpointID, ours bool) {
+	for id, took := range all {
+		if took == name && may[id] != nil {
 			return id, true
 		}
 	}
@@ -78,20 +82,72 @@ func (c *churn) whose(name string) (id model.EndpointID, ours bool) {
 
 func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction, remote netip.Addr, ports []world.Port) {
 	c.t.Helper()
+	c.checks += len(ports)
+	if at, open := opened(c.may[id], id, rules, d, remote, ports); open {
+		c.t.Errorf("%s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(c.may[id]), c.fake.Dump())
+	}
+}
+
+// opened returns a port that rules allow although none of some States does.
+func opened(states []*model.State, id model.EndpointID, rules *hns.Rules, d model.Direction, remote netip.Addr, ports []world.Port) (world.Port, bool) {
 	part := rules.Between(acl.PacketDirection(d), netip.Addr{}, remote, hns.Reading{})
 	var may []func(world.Port) model.Decision
-	for _, s := range c.may[id] {
+	for _, s := range states {
 		may = append(may, toward(s, id, d, remote))
 	}
 	for _, at := range ports {
-		c.checks++
 		if !part.Decide(uint8(at.Protocol), at.Port, 0).Allow {
 			continue
 		}
 		allowed := func(decide func(world.Port) model.Decision) bool { return decide(at).Verdict == model.Allow }
 		if !slices.ContainsFunc(may, allowed) {
-			c.t.Errorf("%s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(c.may[id]), c.fake.Dump())
-			return
+			return at, true
+		}
+	}
+	return world.Port{}, false
+}
+
+// possible is what endpoints may enforce at a time.
+type possible struct {
+	snapshot *model.Snapshot
+	took     map[model.EndpointID]string
+	may      map[model.EndpointID][]*model.State
+}
+
+// publish lets checks within writes know what endpoints may enforce now.
+func (c *churn) publish() {
+	c.published.Store(&possible{c.snapshot, maps.Clone(c.took), maps.Clone(c.may)})
+}
+
+// betweenEach is how many states between the ACLs of writes come on one that is checked: each takes milliseconds of
+// the deadline of its call.
+const betweenEach = 5
+
+// between checks an endpoint while the ACLs of one write change one by one.
+func (c *churn) between(endpoint string) {
+	if c.steps.Add(1)%betweenEach != 0 {
+		return
+	}
+	p := c.published.Load()
+	e, err := c.fake.Endpoint(ctx, endpoint)
+	if p == nil || err != nil {
+		return
+	}
+	id, ours := whose(e.Name, p.took, p.may)
+	rules, err := c.fake.PortRules(endpoint)
+	if !ours || err != nil {
+		return
+	}
+	addrs, ports := world.Probes(p.snapshot)
+	for _, remote := range addrs {
+		if own := e.IPConfigurations[0].IPAddress == remote.String() || remote.IsLoopback(); own || remote == hostAddress || slices.Contains(c.config.NodeAddresses, remote) {
+			continue
+		}
+		for _, d := range model.Directions {
+			if at, open := opened(p.may[id], id, rules, d, remote, ports); open {
+				c.t.Errorf("within a write of ACLs %s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(p.may[id]), c.fake.Dump())
+				return
+			}
 		}
 	}
 }
@@ -137,7 +193,7 @@ func (c *churn) settle() {
 	c.fake.ForgetCalls()
 	c.apply()
 	if n := c.count("ModifyEndpoint") + c.count("ModifyNetwork") + c.count("CreateEndpoint") + c.count("DeleteEndpoint"); n > 0 {
-		c.t.Errorf("to apply the same again writes %d times", n)
+		c.t.Errorf("to apply the same again writes %d times: %+v", n, c.fake.Calls())
 	}
 	c.dropRemotes()
 	fresh := &churn{node: newNode(c.t, mustVersion(c.fake), c.config)}

@@ -105,6 +105,10 @@ func systemSuites() []suite {
 		{name: "race", summary: true, steps: []step{
 			{packages: concurrent, flags: []string{"-race", "-short", "-timeout=5m"}, env: []string{"CGO_ENABLED=1"}},
 		}},
+		{name: "churn", steps: []step{
+			{packages: []string{"./windows"}, flags: []string{"-count=1", "-timeout=30m", "-v", "-run=^TestChurnUnderFaults$"},
+				env: []string{"ISTHMUS_CHURN=" + cmp.Or(os.Getenv("OPERATIONS"), "5000")}},
+		}},
 		{name: "mixed", steps: []step{
 			{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-timeout=30m", "-v"},
 				env: []string{"ISTHMUS_MIXED=1", "ISTHMUS_WINE=" + wine}},

@@ -210,6 +210,32 @@ func TestInlineChurn(t *testing.T) {
 	c.expect("a restart", nil)
 }
 
+// TestEqualIgnoresOrder: rules, addresses and members may come in another order. Anything else is a difference.
+func TestEqualIgnoresOrder(t *testing.T) {
+	list := append(acl.DenyAll(), hns.ACL{ID: "a", Protocols: "6", Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 900, RemoteAddresses: "10.0.0.1,10.0.0.2,10.0.0.3"},
+		hns.ACL{ID: "b", Protocols: "17", Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 900, RemoteAddresses: "10.0.0.1"})
+	other := slices.Clone(list)
+	slices.Reverse(other)
+	i := slices.IndexFunc(other, func(a hns.ACL) bool { return a.ID == "a" })
+	other[i].RemoteAddresses = "10.0.0.3,10.0.0.1,10.0.0.2"
+	if !acl.Equal(list, other) || !acl.Equal(other, list) {
+		t.Error("another order is taken for another list")
+	}
+	for name, change := range map[string]func(l []hns.ACL) []hns.ACL{
+		"an address":        func(l []hns.ACL) []hns.ACL { l[i].RemoteAddresses = "10.0.0.3,10.0.0.1,10.0.0.4"; return l },
+		"a missing address": func(l []hns.ACL) []hns.ACL { l[i].RemoteAddresses = "10.0.0.3,10.0.0.1"; return l },
+		"an address twice":  func(l []hns.ACL) []hns.ACL { l[i].RemoteAddresses = "10.0.0.3,10.0.0.1,10.0.0.1"; return l },
+		"a priority":        func(l []hns.ACL) []hns.ACL { l[i].Priority = 901; return l },
+		"an action":         func(l []hns.ACL) []hns.ACL { l[i].Action = hns.Block; return l },
+		"a missing rule":    func(l []hns.ACL) []hns.ACL { return l[1:] },
+		"a rule twice":      func(l []hns.ACL) []hns.ACL { l[0] = l[1]; return l },
+	} {
+		if acl.Equal(list, change(slices.Clone(other))) {
+			t.Errorf("%s makes no difference", name)
+		}
+	}
+}
+
 // TestEqualIgnoresWhatHNSAdds compares a list with its form after a round trip through HNS.
 func TestEqualIgnoresWhatHNSAdds(t *testing.T) {
 	list := acl.DenyAll()

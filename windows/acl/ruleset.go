@@ -3,6 +3,7 @@
 package acl
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"net/netip"
@@ -181,13 +182,32 @@ func RefersTo(list []hns.ACL, set string) bool {
 }
 
 // Equal reports whether two lists have the same rules. It ignores ids, which are for people, and the
-// spelling of HNS.
+// spelling of HNS. It also ignores the order of rules and addresses: priorities decide, and opposite rules of
+// these lists share none.
 func Equal(a, b []hns.ACL) bool {
-	return slices.EqualFunc(a, b, func(x, y hns.ACL) bool {
+	same := func(x, y hns.ACL) bool {
 		x, y = x.Normal(), y.Normal()
 		x.ID, y.ID = "", ""
 		return x == y
+	}
+	return slices.EqualFunc(a, b, same) || len(a) == len(b) && slices.EqualFunc(ordered(a), ordered(b), same)
+}
+
+// ordered returns a list in one order of its rules and of their addresses.
+func ordered(list []hns.ACL) []hns.ACL {
+	list = slices.Clone(list)
+	for i, a := range list {
+		a = a.Normal()
+		a.ID = ""
+		a.LocalAddresses, a.RemoteAddresses = hns.SortedValues(a.LocalAddresses), hns.SortedValues(a.RemoteAddresses)
+		list[i] = a
+	}
+	slices.SortFunc(list, func(x, y hns.ACL) int {
+		return cmp.Or(cmp.Compare(x.RuleType, y.RuleType), cmp.Compare(x.Direction, y.Direction), cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.Action, y.Action),
+			cmp.Compare(x.Protocols, y.Protocols), cmp.Compare(x.LocalPorts, y.LocalPorts), cmp.Compare(x.RemotePorts, y.RemotePorts),
+			cmp.Compare(x.RemoteAddresses, y.RemoteAddresses), cmp.Compare(x.LocalAddresses, y.LocalAddresses))
 	})
+	return list
 }
 
 // DenyAll returns the list of an endpoint without a known table: it denies all traffic in both directions.

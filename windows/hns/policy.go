@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -167,9 +168,21 @@ func (n *Network) Sets() ([]SetPolicy, error) {
 	return sets, nil
 }
 
-// HoldsSet reports whether the network has exactly this set. It does not decode other sets, which may be
+// SortedValues returns a list that is separated by commas in one order.
+func SortedValues(text string) string {
+	if !strings.Contains(text, ",") {
+		return text
+	}
+	parts := strings.Split(text, ",")
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
+}
+
+// HoldsSet reports whether the network has exactly this set, in any order of its values. It does not decode other sets, which may be
 // many and large.
 func (n *Network) HoldsSet(want SetPolicy) (bool, error) {
+	sorted := want
+	sorted.Values = SortedValues(want.Values)
 	for _, p := range n.Policies {
 		if !p.Is(TypeSet) || !bytes.Contains(p.Settings, []byte(want.ID)) {
 			continue
@@ -179,6 +192,9 @@ func (n *Network) HoldsSet(want SetPolicy) (bool, error) {
 			return false, err
 		}
 		if s == want {
+			return true, nil
+		}
+		if s.Values = SortedValues(s.Values); s == sorted {
 			return true, nil
 		}
 	}

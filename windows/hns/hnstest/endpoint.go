@@ -22,7 +22,7 @@ func (f *Fake) Endpoints(_ context.Context, network string) (list []hns.Endpoint
 		}
 		for _, e := range f.endpoints {
 			if hns.SameID(e.HostComputeNetwork, network) {
-				list = append(list, cloneEndpoint(e))
+				list = append(list, f.showEndpoint(e))
 			}
 		}
 		return nil
@@ -62,7 +62,7 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpo
 		f.complete(n, &stored)
 		f.endpoints = append(f.endpoints, &stored)
 		f.stats[stored.ID] = &hns.Stats{}
-		made = cloneEndpoint(&stored)
+		made = f.showEndpoint(&stored)
 		return nil
 	})
 	return made, err
@@ -207,8 +207,12 @@ func (f *Fake) ModifyEndpoint(_ context.Context, id string, r hns.RequestType, p
 		if err != nil {
 			return err
 		}
+		if f.Gradual != nil && r == hns.Update && !f.gradually(id, next) {
+			return hns.NewError(op, hns.CodeEndpointNotFound, "The endpoint was not found.")
+		}
+		e = f.endpoint(id)
 		e.Policies = next
-		changed = cloneEndpoint(e)
+		changed = f.showEndpoint(e)
 		return nil
 	})
 	return changed, err
@@ -228,7 +232,7 @@ func (f *Fake) merge(op string, have []hns.Policy, r hns.RequestType, request []
 			return have, nil
 		}
 		for _, p := range request {
-			i := slices.IndexFunc(have, func(o hns.Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
+			i := slices.IndexFunc(have, func(o hns.Policy) bool { return o.Is(p.Type) && f.same(o, p) })
 			if i < 0 {
 				return nil, hns.NewError(op, hns.CodePolicyNotFound, "The policy was not found.")
 			}

@@ -41,6 +41,13 @@ type Fake struct {
 	// UpdateReplacesAll makes the Update of an endpoint replace all policies instead of only the types in
 	// the request. The behaviour of HNS is not documented. Set before use.
 	UpdateReplacesAll bool
+	// Reorder answers with policies, addresses of ACLs and members of sets in the opposite order. Set before
+	// use.
+	Reorder bool
+	// Gradual, if set, makes an Update of an endpoint change its ACLs one by one: it adds the new ones in their
+	// order, and then removes the old ones from the last to the first. It is called after each step. HNS is not
+	// known to do so, and another order would open endpoints whatever a client writes. Set before use.
+	Gradual func(id string)
 	// ManagementIP is the node's address on the adapter. ManagementMAC is the adapter's MAC, which overlay
 	// networks show as that of their tunnel endpoint. Without them every network gets its own addresses.
 	// Set before use.

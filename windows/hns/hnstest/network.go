@@ -20,7 +20,7 @@ func (f *Fake) Networks(context.Context) (list []hns.Network, err error) {
 			if sameType(n.Type, hns.Overlay) {
 				f.ripen(n, i)
 			}
-			list = append(list, cloneNetwork(n))
+			list = append(list, f.showNetwork(n))
 		}
 		return nil
 	})
@@ -179,7 +179,7 @@ func (f *Fake) ModifyNetwork(_ context.Context, id string, r hns.RequestType, po
 			}
 		}
 		*n = next
-		changed = cloneNetwork(&next)
+		changed = f.showNetwork(&next)
 		return nil
 	})
 	return changed, err
@@ -206,7 +206,7 @@ func (f *Fake) changeNetwork(op string, n *hns.Network, r hns.RequestType, p hns
 	case hns.Add:
 		n.Policies = append(n.Policies, p)
 	case hns.Remove:
-		i := slices.IndexFunc(n.Policies, func(o hns.Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
+		i := slices.IndexFunc(n.Policies, func(o hns.Policy) bool { return o.Is(p.Type) && f.same(o, p) })
 		if i < 0 {
 			return hns.NewError(op, hns.CodePolicyNotFound, "The policy was not found.")
 		}
@@ -262,7 +262,7 @@ func (f *Fake) changeSet(op string, n *hns.Network, r hns.RequestType, p hns.Pol
 		n.Policies[i] = p
 	case r == hns.Update:
 		// An Update of an unknown set has no effect and no error.
-	case r == hns.Remove && (i < 0 || !sameJSON(n.Policies[i].Settings, p.Settings)):
+	case r == hns.Remove && (i < 0 || !f.same(n.Policies[i], p)):
 		return hns.NewError(op, hns.CodePolicyNotFound, "The policy was not found.")
 	case r == hns.Remove && f.used(n.ID, set.ID):
 		return hns.NewError(op, CodeHasReferences, fmt.Sprintf("set %q is in use", set.ID))
