@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/windows"
 
+	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -32,6 +33,9 @@ func openHNS() (hns.Client, wire, error) {
 // compartments sends packets from the network compartments of pods. It uses the API with which container runtimes
 // enter them.
 type compartments struct{ set *windows.LazyProc }
+
+// Events implements wire.
+func (compartments) Events() (etw.Source, error) { return etw.New(eventSession()) }
 
 // connectTime allows for two lost SYNs.
 const connectTime = 5 * time.Second

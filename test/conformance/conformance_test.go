@@ -12,7 +12,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/isthmus-net/isthmus/test/hnsemu/tracing"
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
@@ -22,21 +26,40 @@ type simulated struct {
 	fake    *hnstest.Fake
 	reading hns.Reading
 	pods    []string // namespaces
+	events  *tracing.Host
+	silent  bool // VFP writes no events
+}
+
+// Events implements wire.
+func (s simulated) Events() (etw.Source, error) { return s.events.Source(eventSession()), nil }
+
+// decided writes the events of a packet at one port.
+func (s simulated) decided(d hns.Direction, from, to pod, port uint16, out hns.Outcome) {
+	if !s.silent {
+		s.events.Packet(vfp.Trace{Time: time.Now(), Port: to.Name, Direction: d, Src: from.ip, Dst: to.ip, Protocol: 6, SrcPort: 40000, DstPort: port,
+			Verdict: vfp.Verdict{Pass: out.Allow, Rule: out.Index >= 0, By: out.ID}})
+	}
 }
 
 // Reach sends the first packet of a connection through both ports.
 func (s simulated) Reach(_ context.Context, from, to pod, port uint16) (bool, error) {
 	out, err := s.fake.Send(from.Name, hns.Packet{Direction: hns.Out, Local: from.ip, Remote: to.ip, Protocol: 6, Port: port, SourcePort: 40000}, s.reading)
-	if err != nil || !out.Allow {
+	if err != nil {
 		return false, err
 	}
+	if s.decided(hns.Out, from, to, port, out); !out.Allow {
+		return false, nil
+	}
 	in, err := s.fake.Send(to.Name, hns.Packet{Direction: hns.In, Local: to.ip, Remote: from.ip, Protocol: 6, Port: port, SourcePort: 40000}, s.reading)
+	if err == nil {
+		s.decided(hns.In, from, to, port, in)
+	}
 	return in.Allow, err
 }
 
 func simulate(t *testing.T, v hns.Version, reading hns.Reading) simulated {
 	t.Helper()
-	ctx, s := t.Context(), simulated{fake: hnstest.NewFake(v), reading: reading}
+	ctx, s := t.Context(), simulated{fake: hnstest.NewFake(v), reading: reading, events: tracing.New(tracing.English())}
 	n, err := s.fake.CreateNetwork(ctx, hns.Network{Name: "isthmus", Type: hns.L2Bridge, Ipams: []hns.Ipam{{Subnets: []hns.Subnet{
 		{IPAddressPrefix: "10.1.0.0/24", Routes: []hns.Route{{NextHop: "10.1.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}}})
 	if err != nil {
@@ -80,7 +103,7 @@ func TestQuestionsFindTheReading(t *testing.T) {
 		}
 		want := map[string]string{
 			"a": []string{"yes", "no"}[reading.Default], "b": []string{"the first", "the last", "Block", "Allow"}[reading.Tie],
-			"f": "yes", "l": "yes", "n": []string{"nothing", "everything"}[reading.Set], "o": "yes", "p": []string{"yes", "no"}[reading.Host],
+			"f": "yes", "l": "yes", "n": []string{"nothing", "everything"}[reading.Set], "o": "yes", "p": []string{"yes", "no"}[reading.Host], "aa": "yes",
 		}
 		for _, a := range answers {
 			if a.Answer != want[a.ID] || a.Wrong {
@@ -170,6 +193,45 @@ func TestResolverIsLost(t *testing.T) {
 			t.Errorf("exit %d, want the answer %q\n%s", code, want, out)
 		}
 	}
+}
+
+// TestEvents: the answer holds the fields of the event. A session that ends without one is not as assumed.
+func TestEvents(t *testing.T) {
+	event := func(s simulated) Answer {
+		t.Helper()
+		o, err := parse([]string{"--address", "10.1.0.20"}, os.Stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := newBench(t.Context(), s.fake, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers, err := b.probePackets(t.Context(), s.pods, s)
+		i := slices.IndexFunc(answers, func(a Answer) bool { return a.ID == "aa" })
+		if err != nil || i < 0 {
+			t.Fatalf("%+v, %v", answers, err)
+		}
+		return answers[i]
+	}
+	s := simulate(t, hns.Server2022, hns.Reading{})
+	if a := event(s); a.Answer != "yes" || a.Wrong || !strings.Contains(a.Detail, `LayerId="ACL_ENDPOINT_LAYER"`) || !strings.Contains(a.Detail, "RuleType=2(Block) SrcIpv4Addr=0a01000a DstIpv4Addr=0a01000b") {
+		t.Errorf("%+v", a)
+	}
+	s = simulate(t, hns.Server2022, hns.Reading{})
+	s.silent = true
+	stopped := make(chan bool)
+	go func() { // another process ends the session
+		deadline := time.Now().Add(20 * time.Second)
+		for s.events.Stop("isthmus-conformance") != nil && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond)
+		}
+		close(stopped)
+	}()
+	if a := event(s); a.Answer != "no" || !a.Wrong || !strings.Contains(a.Detail, "the session has ended") {
+		t.Errorf("%+v", a)
+	}
+	<-stopped
 }
 
 // forgetful drops the first ACL of every list that is written.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -26,6 +27,8 @@ type wire interface {
 	// Reach opens a TCP connection from one pod to a port of another, on which it listens, and reports whether
 	// that succeeds.
 	Reach(ctx context.Context, from, to pod, port uint16) (bool, error)
+	// Events returns a session of ETW that is not started.
+	Events() (etw.Source, error)
 }
 
 // packetQuestion is a question that packets from A to B answer.
@@ -44,6 +47,7 @@ func packetQuestions() []packetQuestion {
 		{"n", "does a set without members match", true, (*pair).emptySet},
 		{"o", "is Local the source in an In rule with a set", true, (*pair).setSide},
 		{"p", "does the pod's firewall let pass without Host rules", false, (*pair).noHostRules},
+		{"aa", "does VFP write an event that names a packet which an ACL has dropped", false, (*pair).drops},
 	}
 }
 

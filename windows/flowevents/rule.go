@@ -3,6 +3,7 @@
 package flowevents
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -122,4 +123,13 @@ func (p *packet) remote() netip.Addr {
 		return p.dst
 	}
 	return p.src
+}
+
+// Describe returns the packet of an event as text. It returns false if the event is not about a rule of an ACL.
+func Describe(e *etw.Event) (string, bool) {
+	p, ok := parse(e)
+	if !ok {
+		return "", false
+	}
+	return fmt.Sprintf("%s %s", p.direction, model.Flow{Src: p.src, Dst: p.dst, Protocol: p.protocol, Port: p.dstPort}), true
 }
