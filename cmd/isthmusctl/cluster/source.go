@@ -65,6 +65,11 @@ type Source struct {
 	implied bool
 }
 
+// Live returns a source that reads an API server, Services too.
+func Live(kubeconfig, context, as string, groups []string, timeout time.Duration) *Source {
+	return &Source{Kubeconfig: kubeconfig, Context: context, WantServices: true, timeout: timeout, as: as, groups: groups}
+}
+
 // Register registers the flags of all sources.
 func (s *Source) Register(c *cobra.Command) {
 	f := c.Flags()

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -48,7 +50,7 @@ func (a *allNodes) check(c *cobra.Command) error {
 				return cli.Usagef("--%s: works with --all-nodes only", name)
 			}
 		}
-		if c.Name() == "status" && c.Flags().Changed("kubeconfig") {
+		if c.Name() != "doctor" && c.Flags().Changed("kubeconfig") {
 			return cli.Usagef("--kubeconfig: works with --all-nodes only")
 		}
 		return nil
@@ -62,27 +64,36 @@ func (a *allNodes) check(c *cobra.Command) error {
 	return nil
 }
 
-// run runs isthmusctl in the pods of all agents.
-func (a *allNodes) run(ctx context.Context, kubeconfig string, timeout time.Duration, args ...string) ([]agents.Result, error) {
+// open lists the agents of a cluster.
+func (a *allNodes) open(ctx context.Context, kubeconfig string, timeout time.Duration) (*agents.Cluster, []agents.Agent, error) {
 	if timeout <= 0 {
-		return nil, cli.Usagef("--timeout %s: give a duration above 0", timeout)
+		return nil, nil, cli.Usagef("--timeout %s: give a duration above 0", timeout)
 	}
 	cfg := watch.DefaultAPIConfig(kubeconfig)
 	cfg.UserAgent, cfg.Rules, cfg.Context, cfg.Impersonate, cfg.ImpersonateGroups = "isthmusctl", true, a.context, a.as, a.groups
 	c, err := agents.New(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	listing, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	list, err := c.List(listing)
+	list, err := c.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("find the agents: %w", err)
+		return nil, nil, fmt.Errorf("find the agents: %w", err)
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("find the agents: the cluster has no nodes")
+		return nil, nil, fmt.Errorf("find the agents: the cluster has no nodes")
 	}
-	return c.Run(ctx, list, timeout, args...), nil
+	return c, list, nil
+}
+
+// run runs isthmusctl in the pods of all agents.
+func (a *allNodes) run(ctx context.Context, kubeconfig string, timeout time.Duration, args ...string) ([]agents.Result, error) {
+	c, list, err := a.open(ctx, kubeconfig, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return c.Run(ctx, timeout, agents.Everywhere(list, args...)), nil
 }
 
 // nodeAnswer is the answer of the agent of a node.
@@ -136,7 +147,7 @@ func (e env) statusOfAll(ctx context.Context, a *allNodes, s *shared, kubeconfig
 	if s.output == "json" || s.output == "yaml" {
 		err = cli.EncodeKind(e.Stdout, s.output, "NodeStatusList", map[string]any{"items": list})
 	} else {
-		err = writeAll(e.Stdout, list, ready)
+		err = plain(e.Stdout, func(out io.Writer) error { return writeAll(out, list, ready) })
 	}
 	if err == nil && ready < len(list) {
 		return cli.ErrNotReady
@@ -144,18 +155,44 @@ func (e env) statusOfAll(ctx context.Context, a *allNodes, s *shared, kubeconfig
 	return err
 }
 
+// plain writes what f writes without control characters: a text of a node must not control the terminal of the user.
+func plain(out io.Writer, f func(io.Writer) error) error {
+	var text bytes.Buffer
+	if err := f(&text); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text.String()))
+	return err
+}
+
+// flat returns a text of a node as one line.
+func flat(text string) string { return strings.Join(strings.Fields(text), " ") }
+
 // writeAll prints a table of nodes, then what is wrong with them.
 func writeAll(out io.Writer, list []nodeAnswer, ready int) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tREADY\tOS\tVERSION\tPODS\tPROBLEMS\tDRIFT")
-	var wrong []string
+	var order []string // of what is wrong, with its nodes
+	where := make(map[string][]string)
+	wrong := func(node, what string) {
+		what = flat(what)
+		if where[what] == nil {
+			order = append(order, what)
+		}
+		where[what] = append(where[what], node)
+	}
 	versions := make(map[string]int)
 	problems, drifts, unknown := 0, 0, 0
 	for _, n := range list {
 		if n.status == nil {
 			unknown++
 			fmt.Fprintf(w, "%s\tunknown\t%s\tunknown\t-\t-\t-\n", n.Node, cmp.Or(n.OS, "unknown"))
-			wrong = append(wrong, n.Node+": no answer: "+n.Error)
+			wrong(n.Node, "no answer: "+n.Error)
 			continue
 		}
 		answer, system := "no", n.OS
@@ -163,30 +200,30 @@ func writeAll(out io.Writer, list []nodeAnswer, ready int) error {
 			answer = "yes"
 		}
 		if p := n.status.GetPlatform(); p != "" {
-			system += " (" + p + ")"
+			system += " (" + flat(p) + ")"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\n", n.Node, answer, system, n.status.GetVersion(), n.status.GetEndpoints(), len(n.status.GetProblems()), len(n.status.GetRepairs()))
-		versions[n.status.GetVersion()]++
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\n", n.Node, answer, system, flat(n.status.GetVersion()), n.status.GetEndpoints(), len(n.status.GetProblems()), len(n.status.GetRepairs()))
+		versions[flat(n.status.GetVersion())]++
 		problems, drifts = problems+len(n.status.GetProblems()), drifts+len(n.status.GetRepairs())
 		for _, p := range n.status.GetProblems() {
-			wrong = append(wrong, n.Node+": problem: "+p)
+			wrong(n.Node, "problem: "+p)
 		}
 		for _, r := range n.status.GetRepairs() {
-			wrong = append(wrong, n.Node+": drift, repaired: "+r)
+			wrong(n.Node, "drift, repaired: "+r)
 		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	for _, what := range order {
+		fmt.Fprintf(out, "%s: %s\n", few(where[what], 5), what)
 	}
 	if len(versions) > 1 {
 		var texts []string
 		for _, v := range slices.Sorted(maps.Keys(versions)) {
 			texts = append(texts, fmt.Sprintf("%s (%d)", v, versions[v]))
 		}
-		wrong = append(wrong, "agents have different versions: "+strings.Join(texts, ", "))
-	}
-	for _, line := range wrong {
-		fmt.Fprintln(out, line)
+		fmt.Fprintf(out, "agents have different versions: %s\n", strings.Join(texts, ", "))
 	}
 	_, err := fmt.Fprintf(out, "status: nodes=%d ready=%d unknown=%d problems=%d drift=%d\n", len(list), ready, unknown, problems, drifts)
 	return err
@@ -213,7 +250,7 @@ func (e env) doctorOfAll(ctx context.Context, a *allNodes, timeout time.Duration
 	if output == "json" {
 		err = cli.EncodeKind(e.Stdout, output, "NodeFindingsList", map[string]any{"items": list})
 	} else {
-		err = writeAllFindings(e.Stdout, list)
+		err = plain(e.Stdout, func(out io.Writer) error { return writeAllFindings(out, list) })
 	}
 	if err == nil && slices.ContainsFunc(list, func(n nodeAnswer) bool { return n.Error != "" || doctor.Worst(n.found) == doctor.Bad }) {
 		err = cli.ErrNo
@@ -231,7 +268,7 @@ func writeAllFindings(out io.Writer, list []nodeAnswer) error {
 	for _, n := range list {
 		if n.Error != "" {
 			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\n", n.Node, cmp.Or(n.OS, "unknown"))
-			silent = append(silent, n.Node+": no answer: "+n.Error)
+			silent = append(silent, n.Node+": no answer: "+flat(n.Error))
 			continue
 		}
 		counts := make(map[doctor.Severity]int)
@@ -254,7 +291,7 @@ func writeAllFindings(out io.Writer, list []nodeAnswer) error {
 		fmt.Fprintln(out, line)
 	}
 	for _, f := range order {
-		if _, err := fmt.Fprintf(out, "%-8s %s: %s\n         on:  %s\n         why: %s\n         do:  %s\n", f.Severity, f.Check, f.What, few(where[f], 5), f.Why, f.Do); err != nil {
+		if _, err := fmt.Fprintf(out, "%-8s %s: %s\n         on:  %s\n         why: %s\n         do:  %s\n", f.Severity, flat(f.Check), flat(f.What), few(where[f], 5), flat(f.Why), flat(f.Do)); err != nil {
 			return err
 		}
 	}

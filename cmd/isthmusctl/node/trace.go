@@ -35,20 +35,27 @@ func (o *traceOptions) register(c *cobra.Command) {
 }
 
 func (e env) traceCommand() *cobra.Command {
-	s, o := &shared{}, &traceOptions{}
+	s, o, all := &shared{}, &traceOptions{}, &allNodes{}
+	var kubeconfig string
 	c := &cobra.Command{
 		Use:   "trace --from POD|IP --to POD|IP --port N",
-		Short: "Follow a new connection through this node: what policy intends, and what the data path holds",
+		Short: "Follow a new connection through this node, or all: what policy intends, and what the data path holds",
 		Long: `Follow a new connection through this node, step by step: the attachment of each end, the policies of each end and
 the path between them. Each decision is shown twice: as the policies intend it, and as it was read back from the
 maps of the kernel or from HNS. DRIFT marks a step at which they differ. Nothing is sent or changed.
 
-Policies apply to the addresses of pods: for a Service, name one of its pods as the destination. isthmusctl explain
-resolves Services.
+With --all-nodes the nodes of both ends answer, through the API server. The destination may then be a Service, as
+svc/NAMESPACE/NAME or by its address: each backend is followed, because nodes choose one at random for a connection.
 
 Exit status: 0 allowed and as intended, 1 denied or different from what is intended, 2 there is no answer.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			if err := all.check(c); err != nil {
+				return err
+			}
+			if all.all {
+				return e.traceAll(c.Context(), all, s, o, kubeconfig)
+			}
 			b, err := e.dump(c.Context(), s, true)
 			if err != nil {
 				return err
@@ -58,6 +65,8 @@ Exit status: 0 allowed and as intended, 1 denied or different from what is inten
 	}
 	s.registerConnection(c)
 	o.register(c)
+	all.register(c)
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "with --all-nodes: kubeconfig file; default: the file that kubectl uses")
 	return c
 }
 
@@ -84,7 +93,7 @@ func (e env) trace(b *inspect.Bundle, o *traceOptions) error {
 	} else {
 		err = cli.EncodeKind(e.Stdout, o.output, "Trace", r)
 	}
-	if err == nil && (r.Drift || r.Intended != model.Allow.String() || r.Installed == model.Deny.String()) {
+	if err == nil && !r.Positive() {
 		return cli.ErrNo
 	}
 	return err

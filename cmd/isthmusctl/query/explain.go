@@ -93,7 +93,7 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 		return err
 	}
 	services := service.New(s, o.Services, o.EndpointSlices)
-	to, family, err := o.service(services)
+	to, family, err := cluster.Service(services, o.from, o.to, o.namespace)
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}

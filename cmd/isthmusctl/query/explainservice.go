@@ -50,31 +50,6 @@ func (o *explainOptions) podsOfWorkloads(s *model.Snapshot) (notes []string, err
 	return notes, nil
 }
 
-// service returns the Service that --to names, or nil if it names no Service. family is the address that
-// names it, if one does.
-func (o *explainOptions) service(all *service.Services) (s *model.Service, family netip.Addr, err error) {
-	if a, err := netip.ParseAddr(o.to); err == nil {
-		return all.At(a.Unmap()), a.Unmap(), nil
-	}
-	kind, rest, _ := strings.Cut(o.to, "/")
-	if !isServiceKind(kind) {
-		return nil, family, nil
-	}
-	namespace, name, ok := strings.Cut(rest, "/")
-	if !ok {
-		namespace, name = o.namespace, rest
-		if namespace == "" {
-			pod, _, _ := strings.Cut(o.from, "@")
-			namespace, _, _ = strings.Cut(pod, "/")
-			if !strings.Contains(pod, "/") {
-				return nil, family, cli.Usagef("%q: give svc/NAMESPACE/%s, or the namespace with --namespace", o.to, name)
-			}
-		}
-	}
-	s, err = named(all, namespace, name)
-	return s, family, err
-}
-
 // explainService answers for every backend of a Service.
 func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapshot, all *service.Services, to *model.Service,
 	family netip.Addr, versions []hns.Version) error {
@@ -119,23 +94,13 @@ func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *
 		}
 		for _, b := range backends {
 			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
-			if f.Src, f.Dst, err = cluster.SameFamily(sameAs(family, from), sameAs(family, b.Addresses), port.Protocol); err != nil {
+			if f.Src, f.Dst, err = cluster.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
 				return nil, fmt.Errorf("%s -> %s: %w", o.from, b.Name, err)
 			}
 			x.Add(port, o.ask(s, f, versions))
 		}
 	}
 	return x, nil
-}
-
-// sameAs returns the addresses of one family, or all if the family is not set.
-func sameAs(family netip.Addr, all []netip.Addr) (same []netip.Addr) {
-	for _, a := range all {
-		if !family.IsValid() || a.Is4() == family.Is4() {
-			same = append(same, a)
-		}
-	}
-	return same
 }
 
 // maxBackends is the number of backends that text explains in full; of more it explains the first of each

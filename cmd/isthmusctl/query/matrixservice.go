@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -109,7 +110,7 @@ func oneService(all *service.Services, text string, namespaces []string) (*model
 		return nil, fmt.Errorf("--to %s: no known Service has this address", text)
 	}
 	kind, rest, _ := strings.Cut(text, "/")
-	if !isServiceKind(kind) || rest == "" {
+	if !cluster.IsServiceKind(kind) || rest == "" {
 		return nil, cli.Usagef("--to %q: give svc/NAMESPACE/NAME or an address of a Service; --to-namespace selects pods", text)
 	}
 	namespace, name, ok := strings.Cut(rest, "/")
@@ -119,28 +120,11 @@ func oneService(all *service.Services, text string, namespaces []string) (*model
 		}
 		namespace, name = namespaces[0], rest
 	}
-	s, err := named(all, namespace, name)
+	s, err := cluster.NamedService(all, namespace, name)
 	if err != nil {
 		return nil, fmt.Errorf("--to: %w", err)
 	}
 	return s, nil
-}
-
-// isServiceKind reports whether a word is one that kubectl takes for Services.
-func isServiceKind(word string) bool {
-	return slices.Contains([]string{"svc", "service", "services"}, word)
-}
-
-// named returns a Service, or an error that suggests others of its namespace.
-func named(all *service.Services, namespace, name string) (*model.Service, error) {
-	if s := all.Named(namespace, name); s != nil {
-		return s, nil
-	}
-	known := all.Names(namespace)
-	if len(known) == 0 {
-		return nil, fmt.Errorf("no Service %s/%s: namespace %s has no Services that are known", namespace, name, namespace)
-	}
-	return nil, fmt.Errorf("no Service %s/%s: namespace %s has %s", namespace, name, namespace, cli.Shorten(known, 5))
 }
 
 // each computes the rows in order.

@@ -226,7 +226,7 @@ func (t *tracer) attachment(pod *model.Pod) attached {
 
 // path adds how the packet gets from one end to the other.
 func (t *tracer) path() {
-	s := Step{What: "path", Where: t.b.About.Node}
+	s := Step{What: stepPath, Where: t.b.About.Node}
 	from, to := t.nodeOf(t.flow.Src), t.nodeOf(t.flow.Dst)
 	here := t.b.About.Node
 	switch {

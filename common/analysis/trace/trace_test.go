@@ -93,3 +93,40 @@ func TestEdits(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestMerge combines what the nodes of both ends say.
+func TestMerge(t *testing.T) {
+	step := func(what, installed string) trace.Step { return trace.Step{What: what, Installed: installed} }
+	report := func(node, intended, installed string, steps ...trace.Step) *trace.Report {
+		return &trace.Report{Node: node, Intended: intended, Installed: installed, Steps: steps}
+	}
+	from := report("n1", "allow", "unknown", step("attachment", ""), step("egress policy", "allow"), trace.Step{What: "path", Where: "n1"}, step("ingress policy", "unknown"))
+	to := report("n2", "allow", "unknown", step("egress policy", "unknown"), trace.Step{What: "path", Where: "n2"}, step("attachment", ""), step("ingress policy", "allow"))
+	wrong := report("n2", "allow", "deny", step("egress policy", "unknown"), trace.Step{What: "path", Where: "n2"}, trace.Step{What: "attachment", Drift: true})
+	newer := report("n2", "deny", "deny", to.Steps...)
+	partly := report("n2", "allow", "unknown", append(to.Steps[:3:3], step("ingress policy", "unknown"))...)
+	for name, c := range map[string]struct {
+		to                  *trace.Report
+		intended, installed string
+		drift, positive     bool
+		steps               string
+	}{
+		"allowed":           {to, "allow", "allow", false, true, "attachment, egress policy, path n1, path n2, attachment, ingress policy"},
+		"detached":          {wrong, "allow", "deny", true, false, "attachment, egress policy, path n1, path n2, attachment"},
+		"a newer policy":    {newer, "deny", "deny", false, false, "attachment, egress policy, path n1, path n2, attachment, ingress policy, policy n1, n2"},
+		"one is not read":   {partly, "allow", "unknown", false, true, "attachment, egress policy, path n1, path n2, attachment, ingress policy"},
+		"without any steps": {report("n2", "allow", "allow"), "allow", "allow", false, true, "attachment, egress policy, path n1"},
+	} {
+		got := trace.Merge(from, c.to)
+		var steps []string
+		for _, s := range got.Steps {
+			steps = append(steps, strings.TrimSpace(s.What+" "+s.Where))
+		}
+		if got.Node != "n1, n2" || got.Intended != c.intended || got.Installed != c.installed || got.Drift != c.drift || got.Positive() != c.positive || strings.Join(steps, ", ") != c.steps {
+			t.Errorf("%s: %+v, steps %s", name, got, strings.Join(steps, ", "))
+		}
+	}
+	if len(from.Steps) != 4 || len(to.Steps) != 4 {
+		t.Error("Merge changed its input")
+	}
+}

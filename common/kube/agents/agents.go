@@ -167,14 +167,29 @@ type Result struct {
 	Err    error
 }
 
-// Run runs isthmusctl with arguments in the pods of agents, several at a time, and returns the results in the same
-// order. timeout bounds each of them.
-func (c *Cluster) Run(ctx context.Context, all []Agent, timeout time.Duration, args ...string) []Result {
+// Call is a command of an agent: the arguments of isthmusctl.
+type Call struct {
+	Agent
+	Args []string
+}
+
+// Everywhere returns the same call for several agents.
+func Everywhere(all []Agent, args ...string) []Call {
+	calls := make([]Call, 0, len(all))
+	for _, a := range all {
+		calls = append(calls, Call{a, args})
+	}
+	return calls
+}
+
+// Run makes calls in the pods of agents, several at a time, and returns the results in the same order. timeout bounds
+// each of them.
+func (c *Cluster) Run(ctx context.Context, timeout time.Duration, all []Call) []Result {
 	results := make([]Result, len(all))
 	tokens := make(chan struct{}, concurrent)
 	var running sync.WaitGroup
 	for i, a := range all {
-		results[i].Agent = a
+		results[i].Agent = a.Agent
 		if a.Missing != "" {
 			results[i].Err = errors.New(a.Missing)
 			continue
@@ -184,7 +199,7 @@ func (c *Cluster) Run(ctx context.Context, all []Agent, timeout time.Duration, a
 			defer func() { <-tokens }()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			results[i].Output, results[i].Status, results[i].Err = c.exec(ctx, a, args)
+			results[i].Output, results[i].Status, results[i].Err = c.exec(ctx, a.Agent, a.Args)
 		})
 	}
 	running.Wait()

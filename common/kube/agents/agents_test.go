@@ -87,7 +87,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results := c.Run(t.Context(), list, 20*time.Second, "status", "-o", "json")
+	results := c.Run(t.Context(), 20*time.Second, agents.Everywhere(list, "status", "-o", "json"))
 	for i, want := range []string{"/isthmusctl|status|-o|json 0 <nil>", " 0 no pod of the agent", " 0 pod isthmus-system/agent-4", " 0 pod isthmus-system/agent-5",
 		`cmd|/c|%CONTAINER_SANDBOX_MOUNT_POINT%\isthmusctl.exe|status|-o|json 3 <nil>`} {
 		r := results[i]
@@ -96,20 +96,20 @@ func TestRun(t *testing.T) {
 		}
 	}
 	n1 := list[:1]
-	if r := c.Run(t.Context(), n1, 20*time.Second, "large")[0]; r.Err != nil || !bytes.Equal(r.Output, large) {
+	if r := c.Run(t.Context(), 20*time.Second, agents.Everywhere(n1, "large"))[0]; r.Err != nil || !bytes.Equal(r.Output, large) {
 		t.Errorf("large: %d bytes, %v", len(r.Output), r.Err)
 	}
-	if r := c.Run(t.Context(), n1, 20*time.Second, "endless")[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "the answer is larger than") {
+	if r := c.Run(t.Context(), 20*time.Second, agents.Everywhere(n1, "endless"))[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "the answer is larger than") {
 		t.Errorf("endless: %d bytes, %v", len(r.Output), r.Err)
 	}
-	if r := c.Run(t.Context(), n1, 20*time.Second, "fails")[0]; r.Status != 1 || r.Err == nil || r.Err.Error() != "connect to the agent: no" {
+	if r := c.Run(t.Context(), 20*time.Second, agents.Everywhere(n1, "fails"))[0]; r.Status != 1 || r.Err == nil || r.Err.Error() != "connect to the agent: no" {
 		t.Errorf("fails: %d, %v", r.Status, r.Err)
 	}
-	if r := c.Run(t.Context(), n1, 100*time.Millisecond, "slow")[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "no answer in time: raise --timeout") {
+	if r := c.Run(t.Context(), 100*time.Millisecond, agents.Everywhere(n1, "slow"))[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "no answer in time: raise --timeout") {
 		t.Errorf("slow: %q, %v", r.Output, r.Err)
 	}
 	s.Refuse("isthmus-system/agent-1")
-	if r := c.Run(t.Context(), n1, 20*time.Second, "status")[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "pods/exec") {
+	if r := c.Run(t.Context(), 20*time.Second, agents.Everywhere(n1, "status"))[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "pods/exec") {
 		t.Errorf("refused: %q, %v", r.Output, r.Err)
 	}
 }

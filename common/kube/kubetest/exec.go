@@ -35,6 +35,7 @@ type ExecServer struct {
 	mutex   sync.Mutex
 	refused map[string]bool
 	queries []string
+	lists   map[string]map[string]any
 }
 
 // execToken is the token of the client.
@@ -42,29 +43,69 @@ const execToken = "the-token-of-the-user"
 
 // NewExecServer starts a server, which ends with the test.
 func NewExecServer(t *testing.T, nodes []corev1.Node, pods []corev1.Pod, run Command) *ExecServer {
-	s := &ExecServer{nodes: nodes, pods: pods, run: run, refused: make(map[string]bool)}
+	s := &ExecServer{nodes: nodes, pods: pods, run: run, refused: make(map[string]bool), lists: make(map[string]map[string]any)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
 		page, next := paged(r, s.nodes)
-		answer(w, &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{Continue: next}, Items: page})
+		answer(w, &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{Continue: next, ResourceVersion: "7"}, Items: page})
 	})
 	mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, r *http.Request) {
 		page, next := paged(r, s.pods)
 		s.mutex.Lock()
 		s.queries = append(s.queries, r.URL.Query().Get("labelSelector"))
 		s.mutex.Unlock()
-		answer(w, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{Continue: next}, Items: page})
+		answer(w, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{Continue: next, ResourceVersion: "7"}, Items: page})
 	})
-	mux.HandleFunc("/api/v1/namespaces/{namespace}/pods/{pod}/exec", s.exec)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{pod}/exec", s.exec)
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+		s.mutex.Lock()
+		list := s.lists[r.URL.Path]
+		s.mutex.Unlock()
+		if list == nil {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+			return
+		}
+		answer(w, list)
+	})
 	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+execToken {
 			http.Error(w, "unauthorized", http.StatusUnauthorized)
 			return
 		}
-		mux.ServeHTTP(w, r)
+		q := r.URL.Query()
+		switch {
+		case q.Get("sendInitialEvents") == "true":
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity})
+		case q.Get("watch") != "": // nothing changes
+			w.Header().Set("Content-Type", "application/json")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			mux.ServeHTTP(w, r)
+		}
 	}))
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
 	return s
+}
+
+// Serve makes the server list the objects of a kind at a path, such as /api/v1/namespaces.
+func (s *ExecServer) Serve(path, kind string, objects ...any) {
+	version := strings.Split(strings.Trim(path, "/"), "/")
+	if objects == nil {
+		objects = []any{}
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.lists[path] = map[string]any{"apiVersion": strings.Join(version[1:len(version)-1], "/"), "kind": kind + "List",
+		"metadata": map[string]any{"resourceVersion": "7"}, "items": objects}
 }
 
 // Refuse makes the server refuse commands in a pod.

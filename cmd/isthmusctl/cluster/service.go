@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Service returns the Service that a destination names, as svc/NAMESPACE/NAME or by an address, or nil if it names no
+// Service. family is the address, if it is one. A name without a namespace is in the given one, or else in that of the
+// pod at the other end.
+func Service(all *service.Services, from, to, namespace string) (s *model.Service, family netip.Addr, err error) {
+	if a, err := netip.ParseAddr(to); err == nil {
+		return all.At(a.Unmap()), a.Unmap(), nil
+	}
+	kind, rest, _ := strings.Cut(to, "/")
+	if !IsServiceKind(kind) {
+		return nil, family, nil
+	}
+	of, name, ok := strings.Cut(rest, "/")
+	if !ok {
+		of, name = namespace, rest
+		if of == "" {
+			pod, _, _ := strings.Cut(from, "@")
+			of, _, _ = strings.Cut(pod, "/")
+			if !strings.Contains(pod, "/") {
+				return nil, family, cli.Usagef("%q: give svc/NAMESPACE/%s, or the namespace with --namespace", to, name)
+			}
+		}
+	}
+	s, err = NamedService(all, of, name)
+	return s, family, err
+}
+
+// IsServiceKind reports whether a word is one that kubectl takes for Services.
+func IsServiceKind(word string) bool {
+	return slices.Contains([]string{"svc", "service", "services"}, word)
+}
+
+// NamedService returns a Service, or an error that suggests others of its namespace.
+func NamedService(all *service.Services, namespace, name string) (*model.Service, error) {
+	if s := all.Named(namespace, name); s != nil {
+		return s, nil
+	}
+	known := all.Names(namespace)
+	if len(known) == 0 {
+		return nil, fmt.Errorf("no Service %s/%s: namespace %s has no Services that are known", namespace, name, namespace)
+	}
+	return nil, fmt.Errorf("no Service %s/%s: namespace %s has %s", namespace, name, namespace, cli.Shorten(known, 5))
+}
+
+// SameAs returns the addresses of one family, or all if the family is not set.
+func SameAs(family netip.Addr, all []netip.Addr) (same []netip.Addr) {
+	for _, a := range all {
+		if !family.IsValid() || a.Is4() == family.Is4() {
+			same = append(same, a)
+		}
+	}
+	return same
+}
