@@ -282,7 +282,7 @@ func startRelay(t *testing.T, c *cluster.Cluster) (address string) {
 	}
 	address = free.Addr().String()
 	free.Close()
-	args := []string{"--listen", address, "--node", "win9=unix:///nonexistent"}
+	args := []string{"--listen", address, "--http-address=", "--node", "win9=unix:///nonexistent"}
 	for _, n := range c.Nodes {
 		args = append(args, "--node", n.Name+"=unix://"+n.Socket()+".hubble")
 	}
