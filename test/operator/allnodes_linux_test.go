@@ -74,7 +74,7 @@ func TestAllNodes(t *testing.T) {
 	if err := os.Symlink(c.Nodes[0].Ctl(t.Context()).Path, user); err != nil {
 		t.Fatal(err)
 	}
-	e.eventually(user, append([]string{"status"}, config...), 3, "NODE READY OS VERSION PODS PROBLEMS DRIFT", "linux1 yes linux (Linux ", "linux2 yes linux (Linux ", "win1 yes windows (HNS ",
+	e.eventually(user, append([]string{"status"}, config...), 3, "NODE READY OS VERSION PODS PROBLEMS DRIFT", "linux1 yes linux (kernel ", "linux2 yes linux (kernel ", "win1 yes windows (HNS ",
 		"other unknown linux unknown - - -", "other: no answer: no pod of the agent is on this node", "linux1, linux2, win1: problem: warning: zz-pod-test-client.yaml", "agents have different versions: devel (2), winnode (1)", "status: nodes=4 ready=3 unknown=1 problems=12 drift=0")
 	for _, p := range c.Nodes[1].PodCIDRs[:1] {
 		e.at(c.Nodes[0], "ip", "route", "del", p.String())
@@ -147,6 +147,7 @@ func (e *exercise) eventually(program string, args []string, status int, parts .
 		flat := strings.Join(strings.Fields(out), " ")
 		missing := cmd.ProcessState.ExitCode() != status || slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(flat, p) })
 		if !missing {
+			e.t.Logf("%s:\n%s", strings.Join(args, " "), out)
 			return
 		}
 		out += "\n" + cmd.ProcessState.String()

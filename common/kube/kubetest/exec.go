@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/gorilla/websocket"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // Command runs in a container.
@@ -50,7 +52,12 @@ func NewExecServer(t *testing.T, nodes []corev1.Node, pods []corev1.Pod, run Com
 		answer(w, &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{Continue: next, ResourceVersion: "7"}, Items: page})
 	})
 	mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, r *http.Request) {
-		page, next := paged(r, s.pods)
+		selected, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		page, next := paged(r, slices.DeleteFunc(slices.Clone(s.pods), func(p corev1.Pod) bool { return !selected.Matches(labels.Set(p.Labels)) }))
 		s.mutex.Lock()
 		s.queries = append(s.queries, r.URL.Query().Get("labelSelector"))
 		s.mutex.Unlock()
