@@ -17,12 +17,14 @@ const KindDenyList = "DenyList"
 // DenyList is an object that lists source addresses whose packets nodes drop. It is immutable.
 type DenyList struct {
 	Name string
+	// UID is the UID of the object, empty if it was not read from an API server.
+	UID string
 	// Entries are masked and sorted; a single address is a prefix of full length.
 	Entries []netip.Prefix
 }
 
 // Origin names the object.
-func (l *DenyList) Origin() Origin { return Origin{Kind: KindDenyList, Name: l.Name} }
+func (l *DenyList) Origin() Origin { return Origin{Kind: KindDenyList, Name: l.Name, UID: l.UID} }
 
 // DenySet is the union of a cluster's deny lists as one node enforces it. A packet from a listed source is
 // dropped, also if it belongs to an established flow. It is immutable; a change creates another one, so

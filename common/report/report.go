@@ -207,7 +207,22 @@ func statements(f Facts, remarks map[model.Origin]Remarks) map[model.Origin]*sta
 			of(p.Origin).add(effect, n)
 		}
 	}
+	addDenyLists(f, remarks, of)
 	return all
+}
+
+// addDenyLists adds the findings about deny lists: entries that are left out, and what a node does not deny.
+func addDenyLists(f Facts, remarks map[model.Origin]Remarks, of func(model.Origin) *statement) {
+	for _, u := range f.Unsupported {
+		if l, ok := f.Snapshot.DenyLists.Get(u.Policy.Name); ok && u.Policy.Kind == model.KindDenyList {
+			of(l.Origin()).add(u.Effect, fmt.Sprintf("%s: %s: %s", u.Construct, u.Effect, u.Reason))
+		}
+	}
+	for _, l := range f.Snapshot.DenyLists.All() {
+		for _, n := range remarks[l.Origin().Key()].Notes {
+			of(l.Origin()).add(model.Refused, n)
+		}
+	}
 }
 
 // group is a set of constructs that one rule cannot enforce for the same reason.

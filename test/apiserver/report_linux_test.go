@@ -131,6 +131,40 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// A deny list says in its status what nodes leave out, also under the admission policies of the chart: until it is
+// corrected.
+func TestDenyListStatus(t *testing.T) {
+	s := running(t)
+	ctx := context.Background()
+	if err := s.ApplyFiles(ctx, "../../deploy/crds/denylists.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	list := func(entries string) {
+		t.Helper()
+		text := "apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: scanners}\nspec: {entries: [" + entries + "]}\n"
+		var err error
+		for deadline := time.Now().Add(waiting); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+			if err = s.Apply(ctx, text); err == nil { // the kind is served a moment after its definition
+				return
+			}
+		}
+		t.Fatal(err)
+	}
+	list(`192.0.2.7, nonsense`)
+	startWindows(t, commands(t), account(t, s, "win", "isthmus-agent", "isthmus-agent-report"))
+	const onWindows = "isthmus.dev/EnforcedOnWindowsHNS13.3"
+	c := s.untilCondition(t, "DenyList scanners", onWindows, func(c map[string]any) bool { return c != nil })
+	if c["status"] != "False" || c["reason"] != "Refused" || !contains(c["message"], `spec.entries[1]: "nonsense"`, "not the host", "reported by node win1") {
+		t.Errorf("%v", c)
+	}
+	s.untilEvents(t, "default", "DenyList", "scanners", 1)
+	list(`192.0.2.7`)
+	c = s.untilCondition(t, "DenyList scanners", onWindows, func(c map[string]any) bool { return c != nil && !contains(c["message"], "nonsense") })
+	if got, _ := s.Get(ctx, manifestOf("DenyList scanners")); c["observedGeneration"] != got.GetGeneration() {
+		t.Errorf("is about generation %v, not %d", c["observedGeneration"], got.GetGeneration())
+	}
+}
+
 // Without write access the agent continues. It counts failed writes, and repeats them when it has access.
 func TestReportForbidden(t *testing.T) {
 	s := running(t)
@@ -162,7 +196,7 @@ func contains(text any, parts ...string) bool {
 // manifestOf names a cluster-scoped object.
 func manifestOf(object string) string {
 	kind, name, _ := strings.Cut(object, " ")
-	version := map[string]string{"Node": "v1", "ClusterNetworkPolicy": "policy.networking.k8s.io/v1alpha2"}[kind]
+	version := map[string]string{"Node": "v1", "ClusterNetworkPolicy": "policy.networking.k8s.io/v1alpha2", "DenyList": "isthmus.dev/v1alpha1"}[kind]
 	if version == "" {
 		version = "policy.networking.k8s.io/v1alpha1"
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 func denyListKind() Kind {
-	return Kind{Name: model.KindDenyList, Group: "isthmus.dev", Versions: []string{"v1alpha1"}, Resource: "denylists",
+	return Kind{Name: model.KindDenyList, Group: "isthmus.dev", Versions: []string{"v1alpha1"}, Resource: "denylists", Reported: true,
 		Read: reads(func(o *denyList, s Strictness) Result {
 			l, notes, errs := convertDenyList(o, s)
 			return Result{Value: l, Warnings: notes, Errs: errs}
@@ -50,7 +50,7 @@ var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 // convertDenyList keeps the valid entries: an invalid entry must not disable the others. The remarks name
 // the ignored entries.
 func convertDenyList(o *denyList, s Strictness) (*model.DenyList, []Remark, field.ErrorList) {
-	l := &model.DenyList{Name: o.Name, Entries: make([]netip.Prefix, 0, len(o.Spec.Entries))}
+	l := &model.DenyList{Name: o.Name, UID: string(o.UID), Entries: make([]netip.Prefix, 0, len(o.Spec.Entries))}
 	var notes []Remark
 	path := field.NewPath("spec", "entries")
 	for i, text := range o.Spec.Entries {
@@ -102,7 +102,7 @@ func recordDenyList(o runtime.Object) *Record {
 		err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &typed)
 	}
 	if err != nil {
-		typed = denyList{ObjectMeta: metav1.ObjectMeta{Name: u.GetName()}}
+		typed = denyList{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID()}}
 		entries, _, _ := unstructured.NestedSlice(u.Object, "spec", "entries")
 		for _, e := range entries {
 			if text, ok := e.(string); ok {
@@ -111,6 +111,7 @@ func recordDenyList(o runtime.Object) *Record {
 		}
 		list, _, _ := convertDenyList(&typed, Stored)
 		r := recordOf(u, list, nil)
+		r.Status = statusOf(u)
 		r.Bad, r.enforced = true, fmt.Sprintf("%d of its entries are valid and enforced", len(list.Entries))
 		for _, e := range MisfitRemarks(raw, reflect.TypeFor[denyList](), err) {
 			r.Notes = append(r.Notes, e.String())
@@ -119,6 +120,7 @@ func recordDenyList(o runtime.Object) *Record {
 	}
 	list, notes, errs := convertDenyList(&typed, Stored)
 	r := recordOf(u, list, errs)
+	r.Status = statusOf(u)
 	for _, n := range notes {
 		r.Notes = append(r.Notes, n.String())
 	}

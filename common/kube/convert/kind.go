@@ -61,6 +61,8 @@ type Kind struct {
 	// Policy is true if its objects become model.Policies. Unknown fields of stored ones are then reported,
 	// since they may restrict traffic, and so are findings about single objects.
 	Policy bool
+	// Reported is true if agents write conditions to the status of its objects, which are no policies.
+	Reported bool
 
 	// Typed is an empty object of a kind that every API server serves, and AddToScheme registers its group.
 	// They are nil for a custom kind. A custom kind may be absent, and its objects arrive untyped.

@@ -101,7 +101,7 @@ func (r *Record) Explain(kept bool) {
 	}
 }
 
-// Status is the stored part of the status of a cluster-wide policy: the conditions of Isthmus, by
+// Status is the stored part of the status of a cluster-wide policy or a deny list: the conditions of Isthmus, by
 // type.
 type Status struct {
 	Generation int64

@@ -98,7 +98,7 @@ func (a *APIServer) apply(s *model.Snapshot, k *convert.Kind, changes map[string
 		a.forget(k.Name, changes)
 	}
 	changed := k.Apply(s, changes, complete, func(r *convert.Record, known bool) bool { return a.judge(k.Name, r, known) })
-	if k.Policy {
+	if k.Policy || k.Reported {
 		a.keepStatus(k.Name, changes, complete)
 	}
 	return changed
@@ -137,7 +137,7 @@ func (a *APIServer) forget(kind string, there map[string]*convert.Record) {
 	maps.DeleteFunc(a.unsound, func(object string, _ bool) bool { return strings.HasPrefix(object, prefix) && !names[object] })
 }
 
-// keepStatus stores the statuses of changed policies of a kind, and the findings about them. The caller
+// keepStatus stores the statuses of changed policies, or deny lists, of a kind, and the findings about them. The caller
 // holds a.mu.
 func (a *APIServer) keepStatus(kind string, changes map[string]*convert.Record, complete bool) {
 	if complete {

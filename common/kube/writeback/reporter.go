@@ -84,6 +84,8 @@ type Reporter struct {
 
 	// Only Run uses the fields below.
 	tasks map[string]*task
+	// statusless is when the API server last had no status for a kind.
+	statusless map[string]time.Time
 	// seen maps the name of an event to when it was last known to exist.
 	seen map[string]time.Time
 	// node is the condition of the Node as written or read at nodeAt.
@@ -106,7 +108,7 @@ func NewReporter(cfg ReporterConfig, source *watch.APIServer, log *slog.Logger) 
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Reporter{cfg: cfg, log: log, source: source, wake: make(chan struct{}, 1), tasks: make(map[string]*task), seen: make(map[string]time.Time),
+	r := &Reporter{cfg: cfg, log: log, source: source, wake: make(chan struct{}, 1), tasks: make(map[string]*task), statusless: make(map[string]time.Time), seen: make(map[string]time.Time),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_report_requests_total",
 			Help: "Requests that write conditions and events to the API server, by what they write and their result."}, []string{"what", "result"})}
 	for kind, on := range map[string]bool{"condition": cfg.Conditions, "event": cfg.Events, "node": cfg.NodeCondition} {
@@ -307,6 +309,21 @@ func alike(f report.Facts) int {
 	return n
 }
 
+// statuslessFor is how long no conditions are written to a kind that has no status.
+const statuslessFor = 5 * time.Minute
+
+// reported returns the origin of a policy or a deny list with its UID.
+func reported(s *model.Snapshot, origin model.Origin) (model.Origin, bool) {
+	if l, ok := s.DenyLists.Get(origin.Name); ok && origin.Kind == model.KindDenyList {
+		return l.Origin(), true
+	}
+	p, ok := s.Policies.Get(origin)
+	if !ok {
+		return origin, false
+	}
+	return p.Origin, true
+}
+
 func (r *Reporter) planConditions(f report.Facts, want report.Report, statuses map[model.Origin]*convert.Status, versions map[string]string,
 	add func(key string, do func(context.Context) error)) {
 	exists := func(node string) bool {
@@ -314,8 +331,8 @@ func (r *Reporter) planConditions(f report.Facts, want report.Report, statuses m
 		return ok
 	}
 	for origin, status := range statuses {
-		policy, ok := f.Snapshot.Policies.Get(origin)
-		if !ok || versions[origin.Kind] == "" {
+		object, ok := reported(f.Snapshot, origin)
+		if !ok || versions[origin.Kind] == "" || time.Since(r.statusless[origin.Kind]) < statuslessFor {
 			continue
 		}
 		var wanted *report.Condition
@@ -323,7 +340,7 @@ func (r *Reporter) planConditions(f report.Facts, want report.Report, statuses m
 			wanted = &c
 		}
 		is := status.Conditions[want.Type]
-		at := place{policy.Origin, versions[origin.Kind], status.Generation, want.Type}
+		at := place{object, versions[origin.Kind], status.Generation, want.Type}
 		switch report.Decide(wanted, is, r.cfg.Node, status.Generation, exists) {
 		case report.Write:
 			add("condition on "+origin.String(), func(ctx context.Context) error { return r.writeCondition(ctx, at, *wanted, is) })

@@ -71,6 +71,10 @@ func (r *Reporter) applyConditions(ctx context.Context, at place, conditions []a
 	}}
 	_, err := r.client.Resource(gv.WithResource(k.Resource)).ApplyStatus(ctx, at.policy.Name, u,
 		metav1.ApplyOptions{FieldManager: at.manager(), Force: true})
+	if apierrors.IsNotFound(err) && at.policy.Kind == model.KindDenyList {
+		// The list was deleted, or the definition is that of an older version, without a status.
+		r.statusless[at.policy.Kind] = time.Now()
+	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // deleted or recreated; the next read decides
 	}
