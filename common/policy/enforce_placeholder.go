@@ -23,7 +23,7 @@ func PlaceholderPod(s *model.Snapshot, p *model.Policy) (*model.Pod, *model.Name
 	if !ok {
 		return nil, nil, false
 	}
-	pod := &model.Pod{PodID: model.PodID{Namespace: ns.Name, Name: "witness-" + strings.ToLower(p.Origin.Kind) + "-" + p.Origin.Name}, Labels: labels}
+	pod := &model.Pod{PodID: model.PodID{Namespace: ns.Name, Name: "placeholder-" + strings.ToLower(p.Origin.Kind) + "-" + p.Origin.Name}, Labels: labels}
 	for _, r := range p.Rules[model.Ingress] {
 		for _, m := range r.Ports {
 			known := slices.ContainsFunc(pod.Ports, func(n model.NamedPort) bool { return n.Name == m.Name })
@@ -61,7 +61,7 @@ func placeholderNamespace(s *model.Snapshot, subject model.PodSelector) (*model.
 	}
 	name, named := labels.Get(model.MetadataName)
 	if !named {
-		for name = "witness"; ; name += "-" {
+		for name = "placeholder"; ; name += "-" {
 			if _, taken := s.Namespaces.Get(name); !taken {
 				break
 			}
@@ -90,7 +90,7 @@ func satisfy(s model.Selector) (model.Labels, bool) {
 			}
 		case model.Exists:
 			for i := 0; m[r.Key] == "" && i <= len(s.Requirements())+1; i++ {
-				if v := fmt.Sprintf("witness-%d", i); allowed(s, r.Key, v) {
+				if v := fmt.Sprintf("placeholder-%d", i); allowed(s, r.Key, v) {
 					m[r.Key] = v
 				}
 			}

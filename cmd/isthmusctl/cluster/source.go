@@ -114,7 +114,7 @@ func RegisterStored(f *pflag.FlagSet, stored *bool) {
 
 // RegisterPlaceholders registers the flag that adds placeholder pods.
 func (s *Source) RegisterPlaceholders(c *cobra.Command) {
-	c.Flags().BoolVar(&s.Placeholders, "witnesses", false, "add a placeholder pod for every policy that selects no pod, to show its effect")
+	c.Flags().BoolVar(&s.Placeholders, "placeholders", false, "add a placeholder pod for every policy that selects no pod, to show its effect")
 }
 
 // Check checks the flags. Without any it falls back to the kubeconfig file that kubectl uses.
@@ -128,7 +128,7 @@ func (s *Source) Check() error {
 	case len(s.Manifests) > 0 && s.Live():
 		return cli.Usagef("--manifests and --kubeconfig or --context: give one of them")
 	case s.Live() && s.Placeholders:
-		return cli.Usagef("--witnesses: works with --manifests only")
+		return cli.Usagef("--placeholders: works with --manifests only")
 	case s.Live() && s.stored:
 		return cli.Usagef("--stored: works with --manifests only; objects of an API server are always validated so")
 	case !s.Live() && (s.as != "" || len(s.groups) > 0):

@@ -59,7 +59,7 @@ func TestDiffPoliciesAlone(t *testing.T) {
 					t.Errorf("what was assumed is not said: %q", errs)
 				}
 			}
-			if status, out, errs := ctl("diff", "--witnesses=false", a, b); strings.Contains(errs, "assumed:") ||
+			if status, out, errs := ctl("diff", "--placeholders=false", a, b); strings.Contains(errs, "assumed:") ||
 				status == 2 && !strings.Contains(errs, "nothing to compare: no pod is in both") {
 				t.Errorf("without assumed pods: exit status %d, %q, %q", status, out, errs)
 			}

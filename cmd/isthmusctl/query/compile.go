@@ -153,7 +153,7 @@ func (o *compileOptions) choose(s *model.Snapshot) ([]*model.Node, error) {
 	}
 	switch {
 	case len(nodes) == 0 && s.Nodes.Len() == 0:
-		return nil, errors.New("there are no nodes and no pods to compile for; --witnesses adds a placeholder pod for every policy that selects none")
+		return nil, errors.New("there are no nodes and no pods to compile for; --placeholders adds a placeholder pod for every policy that selects none")
 	case len(nodes) == 0:
 		return nil, fmt.Errorf("no node runs %s: give one with --node to compile it as if it did", o.os)
 	}

@@ -36,7 +36,7 @@ Pods of workloads that run already get the labels of the new template. Pods that
 but not compared. Services that lead to other backends than before are listed with the verdict for each backend.
 
 If a policy differs and selects no pod of its version, the command adds placeholder pods that match its selectors to
-both. So it also compares directories that hold only policies. --witnesses=false turns that off.
+both. So it also compares directories that hold only policies. --placeholders=false turns that off.
 
 Exit status: 0 no verdict differs (with --only-opened: nothing opens), 1 some do, 2 the command line or a manifest is
 invalid, the API server denies access, a directory is empty, or no pod is in both.`
@@ -60,7 +60,7 @@ func (e env) diffCommand() *cobra.Command {
 	o.Register(c)
 	o.RegisterAllowEmpty(c)
 	f := c.Flags()
-	f.BoolVar(&o.placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
+	f.BoolVar(&o.placeholders, "placeholders", true, "add placeholder pods for policies that differ and select none, to compare their effect")
 	f.BoolVar(&o.onlyOpened, "only-opened", false, "list only flows that are denied before and allowed after")
 	f.BoolVar(&o.prune, "prune", false, "with one directory: remove all policies of the cluster that it does not have")
 	cli.RegisterOutput(c, &o.output, diffForms...)

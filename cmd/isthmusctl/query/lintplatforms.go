@@ -80,7 +80,7 @@ func kernelVersion(text string) (major, minor int, err error) {
 
 // placeholderNode is the node of the placeholder pods, which lint adds for policies that
 // select no pod.
-const placeholderNode = "(witnesses)"
+const placeholderNode = "(placeholders)"
 
 // placeholdersPerNode bounds them, so that they do not exhaust the classes of a node.
 const placeholdersPerNode = 50

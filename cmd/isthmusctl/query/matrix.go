@@ -142,7 +142,7 @@ func (o *matrixOptions) nothing(p *reach.Partition) error {
 			return errors.New("no pod has an IPv4 address: give --ipv6")
 		}
 	}
-	return errors.New("there are no such pods to show; --witnesses adds a placeholder pod for every policy that selects none, --outside shows other addresses")
+	return errors.New("there are no such pods to show; --placeholders adds a placeholder pod for every policy that selects none, --outside shows other addresses")
 }
 
 // onePort is the single port that a matrix is limited to.

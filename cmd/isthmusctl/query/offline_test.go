@@ -107,7 +107,7 @@ func TestOfflineErrors(t *testing.T) {
 		"hns mode":          {"compile -m testdata/mixed --hns-mode nat", "give l2bridge or overlay"},
 		"old HNS":           {"compile -m testdata/mixed --os windows --hns 8.1", "older than 9.2"},
 		"nothing there":     {"compile -m EMPTY", "no policies, pods, workloads, namespaces, nodes or deny lists"},
-		"no pods":           {"matrix -m NAMESPACES", "there are no such pods to show; --witnesses adds a placeholder pod"},
+		"no pods":           {"matrix -m NAMESPACES", "there are no such pods to show; --placeholders adds a placeholder pod"},
 		"no nodes":          {"compile -m NAMESPACES", "there are no nodes and no pods"},
 		"stored":            {"lint --kubeconfig x --stored", "works with --manifests only"},
 		"namespace":         {"matrix -m testdata/mixed -n shpo", "no namespace shpo"},
@@ -120,7 +120,7 @@ func TestOfflineErrors(t *testing.T) {
 		"output":            {"diff testdata/mixed testdata/mixed -o xml", "give one of text, markdown, json, yaml"},
 		"two and a cluster": {"diff testdata/mixed testdata/mixed --kubeconfig x", "work with one directory only"},
 		"two and prune":     {"diff testdata/mixed testdata/mixed --prune", "works with one directory only"},
-		"witnesses":         {"compile --kubeconfig x --witnesses", "works with --manifests only"},
+		"placeholders":      {"compile --kubeconfig x --placeholders", "works with --manifests only"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, out, errs := ctl(strings.Fields(strings.NewReplacer("EMPTY", empty, "NAMESPACES", namespaces).Replace(c.args))...)
@@ -142,8 +142,8 @@ func TestPlaceholders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, out, errs := ctl("compile", "-m", dir, "--witnesses")
-	if status != 0 || !strings.Contains(out, "shop/witness-networkpolicy-api") {
+	status, out, errs := ctl("compile", "-m", dir, "--placeholders")
+	if status != 0 || !strings.Contains(out, "shop/placeholder-networkpolicy-api") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
 	status, out, errs = ctl("lint", "-m", dir)
