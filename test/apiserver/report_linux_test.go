@@ -150,6 +150,7 @@ func TestDenyListStatus(t *testing.T) {
 		}
 		t.Fatal(err)
 	}
+	apply(t, s, reportWorld)
 	list(`192.0.2.7, nonsense`)
 	startWindows(t, commands(t), account(t, s, "win", "isthmus-agent", "isthmus-agent-report"))
 	const onWindows = "isthmus.dev/EnforcedOnWindowsHNS13.3"

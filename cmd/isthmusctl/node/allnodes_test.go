@@ -32,7 +32,7 @@ func TestAllNodesOfBadNodes(t *testing.T) {
 	}
 	server := kubetest.NewExecServer(t, nodes, pods, func(pod string, command []string) ([]byte, []byte, int) {
 		if command[1] == "doctor" {
-			return []byte(`[{"check":"a\u001b[31m","severity":"error","what":"x","why":"y","do":"z"}]`), nil, 1
+			return []byte(`{"apiVersion":"v","kind":"DoctorReport","findings":[{"check":"a\u001b[31m","severity":"error","what":"x","why":"y","do":"z"}]}`), nil, 1
 		}
 		return []byte(answers[strings.TrimPrefix(pod, "isthmus-system/")]), nil, 0
 	})
