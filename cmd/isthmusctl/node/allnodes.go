@@ -239,15 +239,20 @@ func (e env) doctorOfAll(ctx context.Context, a *allNodes, timeout time.Duration
 	for _, r := range results {
 		n := newAnswer(r)
 		if r.Err == nil {
-			if err := json.Unmarshal(r.Output, &n.found); err != nil {
+			var report struct{ Findings json.RawMessage }
+			err := json.Unmarshal(r.Output, &report)
+			if err == nil {
+				err = json.Unmarshal(report.Findings, &n.found)
+			}
+			if err != nil {
 				n.Error = fmt.Sprintf("read the answer of pod %s: %v", n.Pod, err)
 			} else {
-				n.Findings = r.Output
+				n.Findings = report.Findings
 			}
 		}
 		list = append(list, n)
 	}
-	if output == "json" {
+	if output != "text" {
 		err = cli.EncodeKind(e.Stdout, output, "NodeFindingsList", map[string]any{"items": list})
 	} else {
 		err = plain(e.Stdout, func(out io.Writer) error { return writeAllFindings(out, list) })
