@@ -43,7 +43,7 @@ type event struct {
 		Port      uint32 `json:"dst_port"`
 		Cause     string `json:"cause"`
 	} `json:"event"`
-	Missed uint64 `json:"missed,string"`
+	Missed uint64 `json:"missed"`
 }
 
 // follow starts to follow the events of all nodes, until the test ends.
