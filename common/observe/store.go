@@ -42,8 +42,8 @@ type Store struct {
 	next    int     // index of the oldest flow, once the ring is full
 	readers map[*Reader]bool
 	stopped bool
-	seen    [3]uint64 // by outcome
-	missed  uint64    // by followers that were too slow
+	seen    [Observed + 1]uint64 // by outcome
+	missed  uint64               // by followers that were too slow
 	// incomplete says which flows the data path does not report.
 	incomplete string
 	// owners belongs to the snapshot resolved, as of resolvedAt.
@@ -207,7 +207,7 @@ func (s *Store) Readers() int {
 }
 
 // Totals returns the number of flows seen, by Outcome, and of those that followers missed.
-func (s *Store) Totals() (seen [3]uint64, missed uint64) {
+func (s *Store) Totals() (seen [Observed + 1]uint64, missed uint64) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.seen, s.missed

@@ -56,7 +56,7 @@ func TestLast(t *testing.T) {
 			t.Errorf("remembered %s, want %s", got, want)
 		}
 	}
-	if seen, missed := s.Totals(); seen != [3]uint64{Denied: 13, Allowed: 12} || missed != 0 {
+	if seen, missed := s.Totals(); seen != [Observed + 1]uint64{Denied: 13, Allowed: 12} || missed != 0 {
 		t.Errorf("counted %v, missed %d", seen, missed)
 	}
 }
@@ -149,5 +149,34 @@ level=INFO msg="flow dropped" direction=ingress reason=not_ip
 	got := regexp.MustCompile(`time=\S+ `).ReplaceAllString(log.String(), "")
 	if want := strings.Replace(want, "CAUSE", rule.Cause.String(), 1); got != want {
 		t.Errorf("logged\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Every outcome is counted, found by a filter, and logged unless it is Allowed.
+func TestEveryOutcome(t *testing.T) {
+	var log strings.Builder
+	s := testStore(8, &log)
+	for _, o := range Outcomes() {
+		e := flowTo(80, model.Deny)
+		switch o {
+		case Allowed:
+			e.Verdict = model.Allow
+		case Dropped:
+			e.Drop = model.DropSpoofed
+		case Observed:
+			e.Observed = true
+		}
+		s.Add([]model.FlowEvent{e})
+		if seen, _ := s.Totals(); seen[o] != 1 {
+			t.Errorf("outcome %s is counted as %v", o, seen)
+		}
+		if found := s.Last(8, Filter{Outcomes: []Outcome{o}}); len(found) != 1 || found[0].Outcome() != o {
+			t.Errorf("outcome %s: found %v", o, found)
+		}
+	}
+	for _, message := range []string{"flow denied", "flow dropped", "flow observed"} {
+		if strings.Count(log.String(), message) != 1 {
+			t.Errorf("no line %q in the log", message)
+		}
 	}
 }
