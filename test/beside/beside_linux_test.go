@@ -24,7 +24,7 @@ var ctx = context.Background()
 
 // tally counts results over all networks.
 type tally struct {
-	cnis, adopted, chained, cases, flows, allowed, differ, changed, unpoliced int
+	cnis, adopted, chained, cases, flows, allowed, observed, differ, changed, unpoliced int
 }
 
 func (y *tally) String() string {
@@ -32,8 +32,8 @@ func (y *tally) String() string {
 	if y.changed > 0 {
 		foreign = "changed"
 	}
-	return fmt.Sprintf("beside: cnis=%d adopted=%d chained=%d cases=%d flows=%d allowed=%d differ=%d foreign=%s unpoliced_packets=%d",
-		y.cnis, y.adopted, y.chained, y.cases, y.flows, y.allowed, y.differ, foreign, y.unpoliced)
+	return fmt.Sprintf("beside: cnis=%d adopted=%d chained=%d cases=%d flows=%d allowed=%d observed=%d differ=%d foreign=%s unpoliced_packets=%d",
+		y.cnis, y.adopted, y.chained, y.cases, y.flows, y.allowed, y.observed, y.differ, foreign, y.unpoliced)
 }
 
 // TestBeside runs every network.
@@ -64,7 +64,7 @@ func TestBeside(t *testing.T) {
 			b.make(bin)
 			b.alone(&chosen[0])
 			b.installAndRemove(&chosen[0])
-			b.adopted(&chosen[0])
+			b.adopted(chosen)
 			b.chained(chosen)
 			b.guarded()
 			b.end()
@@ -74,6 +74,9 @@ func TestBeside(t *testing.T) {
 	fmt.Println(y)
 	if y.adopted == 0 {
 		t.Error("no pod was adopted")
+	}
+	if y.observed == 0 {
+		t.Error("no flow was denied while pods were observed")
 	}
 	if y.allowed == 0 || y.allowed == y.flows {
 		t.Errorf("of %d flows %d were allowed: nothing is shown", y.flows, y.allowed)
@@ -179,23 +182,22 @@ func (b *bench) installAndRemove(cs *corpus.Case) {
 	b.lab = replay.New(b.cluster, func(i int) *cluster.Node { return b.cluster.Nodes[i%2] })
 }
 
-// adopted plays a case with pods that run before the agents start, restarts the agents, and removes Isthmus again.
-func (b *bench) adopted(cs *corpus.Case) {
+// adopted plays a step with pods that run before the agents start, restarts the agents, and removes Isthmus again.
+func (b *bench) adopted(cases []corpus.Case) {
 	b.t.Helper()
-	b.alone(cs)
+	b.alone(&cases[0])
+	name := b.becomeDenying(cases)
 	before := b.picture()
-	if err := b.lab.Become(ctx, &cs.Steps[0]); err != nil {
-		b.t.Fatal(err)
-	}
 	b.start()
 	for range 2 {
-		b.judge(cs.Name + ", with running pods")
+		b.judge(name + ", with running pods")
 		for _, n := range b.cluster.Nodes {
 			if err := n.Restart(ctx, syscall.SIGKILL); err != nil {
 				b.t.Fatal(err)
 			}
 		}
 	}
+	b.observed(name)
 	adopted := 0
 	for _, n := range b.cluster.Nodes {
 		records, err := filepath.Glob(filepath.Join(n.Dir, "state", "endpoints", "*.json"))
@@ -227,6 +229,77 @@ func (b *bench) adopted(cs *corpus.Case) {
 		b.t.Fatal(err)
 	}
 	b.lab = replay.New(b.cluster, func(i int) *cluster.Node { return b.cluster.Nodes[i%2] })
+}
+
+// becomeDenying applies the first step whose policies deny a flow between its pods. It returns the name of its case.
+func (b *bench) becomeDenying(cases []corpus.Case) string {
+	b.t.Helper()
+	for _, cs := range cases {
+		for i := range cs.Steps {
+			if err := b.lab.Become(ctx, &cs.Steps[i]); err != nil {
+				b.t.Fatal(err)
+			}
+			flows, err := b.cluster.Flows(ctx)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			if slices.ContainsFunc(flows, func(f *cluster.Flow) bool { return f.Want == model.Deny }) {
+				return cs.Name
+			}
+		}
+	}
+	b.t.Fatal("no case denies a flow")
+	return ""
+}
+
+// observed replaces the agents by agents in mode observe. Every flow must pass, at the first attempt, and events name
+// flows that policy denies. Then the agents enforce policy again.
+func (b *bench) observed(name string) {
+	b.t.Helper()
+	restart := func(mode string) {
+		b.t.Helper()
+		b.cluster.SetAgentFlags("--mode=" + mode)
+		for _, n := range b.cluster.Nodes {
+			if err := n.Restart(ctx, syscall.SIGTERM); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+	restart("observe")
+	flows, err := b.cluster.Flows(ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	denied := 0
+	for _, f := range flows {
+		if f.Want == model.Deny {
+			denied++
+		}
+		f.Want = model.Allow
+	}
+	if err := b.cluster.Try(ctx, flows, func(int) {}); err != nil {
+		b.t.Fatal(err)
+	}
+	for _, f := range flows {
+		if f.Got != model.Allow {
+			b.y.differ++
+			b.t.Errorf("%s, observed: %s to %s on %s, %s does not pass", name, f.From.Name, f.To.PodID, f.To.Node.Name, f.Flow)
+		}
+	}
+	var events []byte
+	for _, n := range b.cluster.Nodes {
+		out, err := n.Ctl(ctx, "events", "--verdict", "observe", "--last", "2000").Output()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		events = append(events, out...)
+	}
+	if denied > 0 && !bytes.Contains(events, []byte("no rule accepts")) && !bytes.Contains(events, []byte("rule ")) {
+		b.t.Errorf("%s: policy denies %d flows; events of observed pods:\n%s", name, denied, events)
+	}
+	b.y.observed += denied
+	restart("policy")
+	b.judge(name + ", enforced again")
 }
 
 // start starts the agents, and waits until runtimes would call the plugin.
