@@ -286,17 +286,18 @@ func (b *bench) observed(name string) {
 			b.t.Errorf("%s, observed: %s to %s on %s, %s does not pass", name, f.From.Name, f.To.PodID, f.To.Node.Name, f.Flow)
 		}
 	}
-	var events []byte
-	for _, n := range b.cluster.Nodes {
-		out, err := n.Ctl(ctx, "events", "--verdict", "observe", "--last", "2000").Output()
-		if err != nil {
-			b.t.Fatal(err)
+	wait(b.t, fmt.Sprintf("an event about one of %d flows that policy denies", denied), func() bool {
+		for _, n := range b.cluster.Nodes {
+			out, err := n.Ctl(ctx, "events", "--verdict", "observe", "--last", "2000").Output()
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			if bytes.Contains(out, []byte("rule")) {
+				return true
+			}
 		}
-		events = append(events, out...)
-	}
-	if denied > 0 && !bytes.Contains(events, []byte("no rule accepts")) && !bytes.Contains(events, []byte("rule ")) {
-		b.t.Errorf("%s: policy denies %d flows; events of observed pods:\n%s", name, denied, events)
-	}
+		return false
+	})
 	b.y.observed += denied
 	restart("policy")
 	b.judge(name + ", enforced again")
