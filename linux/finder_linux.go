@@ -23,7 +23,8 @@ func (b *Backend) Interfaces(context.Context) ([]dataplane.Interface, error) {
 	var all []dataplane.Interface
 	var handles []string
 	for _, s := range seen {
-		i := dataplane.Interface{Handle: b.ends.Handle(s.HostEnd), Name: s.Name, IfName: s.IfName, Addresses: s.Addresses, Owner: b.ends.Owner(s.HostEnd), Problem: s.Problem}
+		i := dataplane.Interface{Handle: b.ends.Handle(s.HostEnd), Name: s.Name, IfName: s.IfName, Addresses: s.Addresses,
+			Owner: b.ends.Owner(s.HostEnd), Problem: s.Problem}
 		if index, ok := b.ends.closed[s.Name]; ok && index == s.Index && i.Owner == "" {
 			i.Closed, i.ClosedFor = true, b.ends.Held(i.Handle)
 		}

@@ -33,7 +33,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if err != nil {
 			return err
 		}
-		return errors.Join(etw.Stop(flowevents.SessionName), hostfabric.Remove(hostroute.System{}, forwardingFile(o)), windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout),
+		return errors.Join(etw.Stop(flowevents.SessionName), hostfabric.Remove(hostroute.System{}, forwardingFile(o)),
+			windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout),
 			windows.ForgetPrepared(preparedFile(o)))
 	}
 	calls := windows.NewCallMetrics()

@@ -5,8 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -83,7 +82,7 @@ func reject(ts *testscript.TestScript, _ bool, args []string) {
 		reply(w, http.StatusUnauthorized, failure(http.StatusUnauthorized, "Unauthorized", "Unauthorized"))
 	})
 	server := httptest.NewUnstartedServer(unauthorized)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of handshakes
 	if args[0] == "tls" {
 		args = args[1:]
 		server.StartTLS()

@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// AllowFor and DenyFor are how long a Checker uses an answer of the Authority again.
+	// AllowFor is how long a Checker uses an allowing answer of the Authority again.
 	AllowFor = 30 * time.Second
-	DenyFor  = 5 * time.Second
+	// DenyFor is how long it uses a denying answer again.
+	DenyFor = 5 * time.Second
 	// MaxNamespaces bounds the namespaces of a request.
 	MaxNamespaces = 64
 	// maxToken is the length of a token in bytes. maxKept bounds the answers of each kind that are kept.

@@ -44,9 +44,11 @@ func newMetrics() *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(),
 		nodes:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "isthmus_relay_nodes", Help: "Nodes that the relay knows, by whether their agent answers: connected or unavailable."}, []string{"state"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_relay_streams", Help: "Streams of flows that clients have open."}),
-		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_relay_calls_total", Help: "Calls of clients that have ended, by result."}, []string{"call", "result"}),
-		flows:   prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_flows_sent_total", Help: "Flows that were sent to clients."}),
-		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_flows_lost_total", Help: "Flows that agents reported as lost to streams of clients."}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_relay_calls_total",
+			Help: "Calls of clients that have ended, by result."}, []string{"call", "result"}),
+		flows: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_flows_sent_total", Help: "Flows that were sent to clients."}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_flows_lost_total",
+			Help: "Flows that agents reported as lost to streams of clients."}),
 	}
 	for _, state := range []string{"connected", "unavailable"} {
 		m.nodes.WithLabelValues(state)

@@ -54,7 +54,8 @@ func Open(dir string) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the boot ID: %w", err)
 	}
-	r := &Registry{file: filepath.Join(dir, fileName), boot: strings.TrimSpace(string(boot)), ends: make(map[model.EndpointID]HostEnd), held: make(map[string]string)}
+	r := &Registry{file: filepath.Join(dir, fileName), boot: strings.TrimSpace(string(boot)), ends: make(map[model.EndpointID]HostEnd),
+		held: make(map[string]string)}
 	text, err := os.ReadFile(r.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil

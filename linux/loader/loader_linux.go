@@ -67,7 +67,8 @@ type DataPath struct {
 // them, in this order. Open replaces maps of the wrong size with copies. An older layout stays
 // in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), foreign: s.Foreign, observeNode: s.ObserveNode, probe: s.probe(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), foreign: s.Foreign, observeNode: s.ObserveNode, probe: s.probe(),
+		pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
 	defer func() {
 		if err != nil {
 			d.Close()

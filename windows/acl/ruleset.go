@@ -203,7 +203,8 @@ func ordered(list []hns.ACL) []hns.ACL {
 		list[i] = a
 	}
 	slices.SortFunc(list, func(x, y hns.ACL) int {
-		return cmp.Or(cmp.Compare(x.RuleType, y.RuleType), cmp.Compare(x.Direction, y.Direction), cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.Action, y.Action),
+		return cmp.Or(cmp.Compare(x.RuleType, y.RuleType), cmp.Compare(x.Direction, y.Direction), cmp.Compare(x.Priority, y.Priority),
+			cmp.Compare(x.Action, y.Action),
 			cmp.Compare(x.Protocols, y.Protocols), cmp.Compare(x.LocalPorts, y.LocalPorts), cmp.Compare(x.RemotePorts, y.RemotePorts),
 			cmp.Compare(x.RemoteAddresses, y.RemoteAddresses), cmp.Compare(x.LocalAddresses, y.LocalAddresses))
 	})

@@ -183,7 +183,8 @@ func (s *Session) ids(d *Decoder) (ids []uint16) {
 	}
 	for _, descriptor := range parseDescriptors(list) {
 		info, err := sized(func(b *byte, size *uint32) error {
-			return code(manifestInfo, uintptr(unsafe.Pointer(&s.provider)), uintptr(unsafe.Pointer(&descriptor)), uintptr(unsafe.Pointer(b)), uintptr(unsafe.Pointer(size)))
+			return code(manifestInfo, uintptr(unsafe.Pointer(&s.provider)), uintptr(unsafe.Pointer(&descriptor)),
+				uintptr(unsafe.Pointer(b)), uintptr(unsafe.Pointer(size)))
 		})
 		id := *(*uint16)(unsafe.Pointer(&descriptor))
 		if err == nil && d.Wanted(info) && !slices.Contains(ids, id) && len(ids) < maxFilterIDs {
@@ -338,7 +339,8 @@ var (
 
 // load finds all procedures.
 func load() error {
-	for _, p := range []*windows.LazyProc{startTrace, controlTrace, enableTrace, openTrace, processTrace, closeTrace, eventInfo, mapInfo, enumerateEvents, manifestInfo} {
+	for _, p := range []*windows.LazyProc{startTrace, controlTrace, enableTrace, openTrace, processTrace, closeTrace,
+		eventInfo, mapInfo, enumerateEvents, manifestInfo} {
 		if err := p.Find(); err != nil {
 			return err
 		}

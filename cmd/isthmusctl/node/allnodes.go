@@ -202,7 +202,8 @@ func writeAll(out io.Writer, list []nodeAnswer, ready int) error {
 		if p := n.status.GetPlatform(); p != "" {
 			system += " (" + flat(p) + ")"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\n", n.Node, answer, system, flat(n.status.GetVersion()), n.status.GetEndpoints(), len(n.status.GetProblems()), len(n.status.GetRepairs()))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\n", n.Node, answer, system, flat(n.status.GetVersion()),
+			n.status.GetEndpoints(), len(n.status.GetProblems()), len(n.status.GetRepairs()))
 		versions[flat(n.status.GetVersion())]++
 		problems, drifts = problems+len(n.status.GetProblems()), drifts+len(n.status.GetRepairs())
 		for _, p := range n.status.GetProblems() {

@@ -209,7 +209,8 @@ func (b *Book) unsatisfied(owners map[model.EndpointID]Attached, best map[netip.
 		c.why, c.held = "", false
 		satisfied := busy(id)
 		for _, a := range owners {
-			satisfied = satisfied || a.Pod == id && (a.UID == "" || c.pod.UID == "" || a.UID == c.pod.UID || a.Handle == "" && len(a.UID) == 32) && containsAll(a.IPs, c.pod.IPs)
+			same := a.UID == "" || c.pod.UID == "" || a.UID == c.pod.UID || a.Handle == "" && len(a.UID) == 32
+			satisfied = satisfied || a.Pod == id && same && containsAll(a.IPs, c.pod.IPs)
 		}
 		if satisfied {
 			c.ended = false

@@ -72,7 +72,8 @@ func NewExecServer(t *testing.T, nodes []corev1.Node, pods []corev1.Pod, run Com
 		if list == nil {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusNotFound)
-			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+				Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
 			return
 		}
 		answer(w, list)
@@ -87,7 +88,8 @@ func NewExecServer(t *testing.T, nodes []corev1.Node, pods []corev1.Pod, run Com
 		case q.Get("sendInitialEvents") == "true":
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusUnprocessableEntity)
-			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity})
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+				Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity})
 		case q.Get("watch") != "": // nothing changes
 			w.Header().Set("Content-Type", "application/json")
 			w.(http.Flusher).Flush()
@@ -212,12 +214,15 @@ func (s *ExecServer) exec(w http.ResponseWriter, r *http.Request) {
 
 // AgentPod returns the pod of an agent that runs on a node.
 func AgentPod(name, node, component string) corev1.Pod {
-	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "isthmus-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": "isthmus", "app.kubernetes.io/component": component}},
-		Spec:   corev1.PodSpec{NodeName: node},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "agent", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "isthmus-system", Name: name,
+		Labels: map[string]string{"app.kubernetes.io/name": "isthmus", "app.kubernetes.io/component": component}},
+		Spec: corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning,
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "agent", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}
 }
 
 // ClusterNode returns a node.
 func ClusterNode(name, system string) corev1.Node {
-	return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{OperatingSystem: strings.ToLower(system)}}}
+	return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{OperatingSystem: strings.ToLower(system)}}}
 }

@@ -108,7 +108,8 @@ func NewReporter(cfg ReporterConfig, source *watch.APIServer, log *slog.Logger) 
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Reporter{cfg: cfg, log: log, source: source, wake: make(chan struct{}, 1), tasks: make(map[string]*task), statusless: make(map[string]time.Time), seen: make(map[string]time.Time),
+	r := &Reporter{cfg: cfg, log: log, source: source, wake: make(chan struct{}, 1), tasks: make(map[string]*task),
+		statusless: make(map[string]time.Time), seen: make(map[string]time.Time),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_report_requests_total",
 			Help: "Requests that write conditions and events to the API server, by what they write and their result."}, []string{"what", "result"})}
 	for kind, on := range map[string]bool{"condition": cfg.Conditions, "event": cfg.Events, "node": cfg.NodeCondition} {

@@ -30,7 +30,8 @@ func (o options) requests(ctx context.Context, w *setups) ([]row, error) {
 		goal []goal
 	}{
 		{"paths: TCP_RR", func(of *setup) (figure, error) { return of.transact(requestsEach, false) }, []string{rawSetup}, []goal{{times: 1.03}}},
-		{"paths: TCP_CRR", func(of *setup) (figure, error) { return of.transact(connectsEach, true) }, []string{bareSetup, routedSetup}, []goal{{more: 3}, {more: 3}}},
+		{"paths: TCP_CRR", func(of *setup) (figure, error) { return of.transact(connectsEach, true) },
+			[]string{bareSetup, routedSetup}, []goal{{more: 3}, {more: 3}}},
 	} {
 		all, err := w.each(ctx, o.rounds, kind.run)
 		if err != nil {
