@@ -141,6 +141,11 @@ lint: vet ## vet, then golangci-lint (the first time it builds it: some minutes)
 workflows: ## Check the workflows under .github with actionlint (the first time it builds it)
 	@linter="$$($(go) -C test/tools tool -n actionlint)" && "$$linter" && echo "actionlint: $$(ls .github/workflows/*.yaml | wc -l) workflows, no findings"
 
+.PHONY: docs-site
+docs-site: ## Build the web site of the documents into build/site, and check its links (needs root once, for Hugo)
+	@command -v hugo >/dev/null || .ci/deps hugo >/dev/null
+	@$(go) run ./test/site -o build/site
+
 .PHONY: check
 check: lint ## lint, then tests that need no root
 	@$(run) check
