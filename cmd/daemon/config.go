@@ -21,14 +21,15 @@ const configFlag = "config"
 // maxConfig is the largest configuration file, in bytes.
 const maxConfig = 1 << 20
 
-// registerConfig adds the flag --config.
-func registerConfig(f *pflag.FlagSet) {
+// RegisterConfig adds the flag --config.
+func RegisterConfig(f *pflag.FlagSet) {
 	f.String(configFlag, "", "YAML file with values of other flags by their names without dashes, as in log-level: debug; read at the start")
 }
 
-// readConfig sets the flags that the file of --config names. A flag that the command line has too is an error, so that
-// no value is ignored silently.
-func readConfig(f *pflag.FlagSet) error {
+// ReadConfig sets the flags of a command that the file of --config names. A flag that the command line has too is an
+// error, so that no value is ignored silently. Settings of another command that reads the same file are ignored: others
+// has their flags, or is nil.
+func ReadConfig(f, others *pflag.FlagSet) error {
 	path, err := f.GetString(configFlag)
 	if err != nil || path == "" {
 		return nil
@@ -54,6 +55,9 @@ func readConfig(f *pflag.FlagSet) error {
 	seen := make(map[string]bool)
 	for i := 0; i < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
+		if f.Lookup(key.Value) == nil && others != nil && others.Lookup(key.Value) != nil {
+			continue
+		}
 		if err := setFlag(f, key.Value, value, given, seen); err != nil {
 			errs = append(errs, fmt.Errorf("--config %s: line %d: %s: %w", path, key.Line, key.Value, err))
 		}

@@ -37,13 +37,13 @@ func Command(name, short, version string, run func(*cobra.Command) error) *cobra
 		SilenceErrors: true,
 		Args:          NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := readConfig(c.Flags()); err != nil {
+			if err := ReadConfig(c.Flags(), nil); err != nil {
 				return UsageError{err}
 			}
 			return run(c)
 		},
 	}
-	registerConfig(root.Flags())
+	RegisterConfig(root.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return UsageError{fmt.Errorf("%w: see %s --help", err, name)}
 	})

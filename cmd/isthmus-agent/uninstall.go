@@ -35,9 +35,14 @@ func (e env) uninstallCommand() *cobra.Command {
 path with its programs, maps, interfaces and routes, and the records. It refuses
 while the agent runs, or while pods are attached: they would lose their network,
 and the runtime could no longer remove them. Delete or drain them first. Whatever
-was left by an earlier attempt is removed, too; nothing left is no error.`,
+was left by an earlier attempt is removed, too; nothing left is no error.
+
+--config takes the file of the agent. Settings that uninstall does not have are ignored.`,
 		Args: daemon.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := daemon.ReadConfig(c.Flags(), c.Parent().Flags()); err != nil {
+				return daemon.UsageError{Err: err}
+			}
 			if err := u.checkNode(c.Flags(), runtime.GOOS); err != nil {
 				return daemon.UsageError{Err: err}
 			}
@@ -51,6 +56,7 @@ was left by an earlier attempt is removed, too; nothing left is no error.`,
 		},
 	}
 	f := c.Flags()
+	daemon.RegisterConfig(f)
 	u.registerNode(f)
 	u.registerCNI(f)
 	f.BoolVar(&u.force, "force", false, "remove Isthmus even if pods are attached; restart the node afterwards to remove them")

@@ -124,3 +124,25 @@ func TestUninstallByForce(t *testing.T) {
 		t.Errorf("sockets %v are left, %v", left, err)
 	}
 }
+
+// The file of the agent serves uninstall too: it leaves out the settings that only the agent has.
+func TestUninstallReadsTheAgentsConfig(t *testing.T) {
+	m := newMachine(t, 1)
+	file := filepath.Join(m.dir, "agent.yaml")
+	for text, want := range map[string]struct {
+		status  int
+		message string
+	}{
+		"quarantine: 1h\nlog-format: json\n": {0, `"msg":"Isthmus is removed from this node"`},
+		"quarantin: 1h\n":                    {2, "line 1: quarantin: no such setting"},
+		"force: true\nwait: false\n":         {0, "Isthmus is removed from this node"},
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		removed := 0
+		if status, got := m.uninstallFrom(&removed, "--config", file); status != want.status || !strings.Contains(got, want.message) || removed != 1-want.status/2 {
+			t.Errorf("%q: exit status %d, removed %d, want %d, %q\n%s", text, status, removed, want.status, want.message, got)
+		}
+	}
+}
