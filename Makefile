@@ -219,9 +219,9 @@ test-windows: deps deps-windows ## The commands for Windows, under Wine over an 
 	@$(run) windows
 
 .PHONY: test-kernel
-test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (half an hour)
-	@.ci/deps cpio qemu-system-x86 xz-utils >/dev/null
-	@$(go) run ./test/kernel
+test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (half an hour; ARCH=arm64 takes longer)
+	@.ci/deps cpio $(if $(filter arm64,$(ARCH)),qemu-system-arm,qemu-system-x86) xz-utils >/dev/null
+	@$(go) run ./test/kernel -arch $(or $(ARCH),amd64)
 
 .PHONY: test-continuity
 test-continuity: ## 100,000 packets/s and 200 connections over 20 agent restarts and 5 program replacements (needs root)

@@ -5,5 +5,6 @@
 // send packets through real interfaces. The command prints the number of instructions that
 // each kernel's verifier processed. All kernels run concurrently.
 //
-// It builds no kernels and needs no root; a guest has one initramfs.
+// It builds no kernels and needs no root; a guest has one initramfs. Packages of another architecture come from the same
+// archive, with package lists of their own.
 package main

@@ -21,8 +21,8 @@ type image struct {
 
 // fetch downloads and unpacks the package that a metapackage depends on, unless it is in dir
 // already.
-func fetch(ctx context.Context, name, dir string, out io.Writer) (image, error) {
-	pkg, err := resolve(ctx, name)
+func (p apt) fetch(ctx context.Context, name, dir string, out io.Writer) (image, error) {
+	pkg, err := p.resolve(ctx, name, dir)
 	if err != nil {
 		return image{}, err
 	}
@@ -32,7 +32,7 @@ func fetch(ctx context.Context, name, dir string, out io.Writer) (image, error) 
 	}
 	if _, err := os.Stat(root); err != nil {
 		fmt.Fprintf(out, "kernel: fetching %s\n", pkg)
-		if err := unpack(ctx, pkg, root); err != nil {
+		if err := p.unpack(ctx, root, pkg); err != nil {
 			return image{}, err
 		}
 	}
@@ -41,8 +41,11 @@ func fetch(ctx context.Context, name, dir string, out io.Writer) (image, error) 
 }
 
 // resolve returns the kernel package that a metapackage depends on.
-func resolve(ctx context.Context, name string) (string, error) {
-	text, err := exec.CommandContext(ctx, "apt-cache", "depends", "--", name).Output()
+func (p apt) resolve(ctx context.Context, name, dir string) (string, error) {
+	if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+		return name, nil // a kernel that someone unpacked there
+	}
+	text, err := p.command(ctx, "apt-cache", "depends", "--", name).Output()
 	if err != nil {
 		return "", fmt.Errorf("look for package %s: %w (run apt-get update)", name, err)
 	}
@@ -54,8 +57,8 @@ func resolve(ctx context.Context, name string) (string, error) {
 	return name, nil
 }
 
-// unpack downloads a package and unpacks it into root. An error leaves root unchanged.
-func unpack(ctx context.Context, pkg, root string) error {
+// unpack downloads packages and unpacks them into root. An error leaves root unchanged.
+func (p apt) unpack(ctx context.Context, root string, names ...string) error {
 	part := root + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
@@ -63,20 +66,22 @@ func unpack(ctx context.Context, pkg, root string) error {
 	if err := os.MkdirAll(part, 0o755); err != nil {
 		return err
 	}
-	download := exec.CommandContext(ctx, "apt-get", "download", "-q", "--", pkg)
+	download := p.command(ctx, "apt-get", append([]string{"download", "-q", "--"}, names...)...)
 	download.Dir = part
 	if text, err := download.CombinedOutput(); err != nil {
-		return fmt.Errorf("download %s: %w\n%s", pkg, err, text)
+		return fmt.Errorf("download %s: %w\n%s", strings.Join(names, " "), err, text)
 	}
 	debs, err := filepath.Glob(filepath.Join(part, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		return fmt.Errorf("download %s: got %d packages: %v", pkg, len(debs), err)
+	if err != nil || len(debs) != len(names) {
+		return fmt.Errorf("download %s: got %d packages: %v", strings.Join(names, " "), len(debs), err)
 	}
-	if text, err := exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], part).CombinedOutput(); err != nil {
-		return fmt.Errorf("unpack %s: %w\n%s", pkg, err, text)
-	}
-	if err := os.Remove(debs[0]); err != nil {
-		return err
+	for _, d := range debs {
+		if text, err := exec.CommandContext(ctx, "dpkg-deb", "-x", d, part).CombinedOutput(); err != nil {
+			return fmt.Errorf("unpack %s: %w\n%s", filepath.Base(d), err, text)
+		}
+		if err := os.Remove(d); err != nil {
+			return err
+		}
 	}
 	return os.Rename(part, root)
 }

@@ -57,7 +57,7 @@ var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_
 	"inet_diag", "tcp_diag", "udp_diag"}
 
 // build makes the initramfs of a guest.
-func build(ctx context.Context, k image, suites []suite, dir string) (string, error) {
+func (g guests) build(ctx context.Context, k image, dir string) (string, error) {
 	root := filepath.Join(dir, "root")
 	if err := os.RemoveAll(root); err != nil {
 		return "", err
@@ -67,12 +67,12 @@ func build(ctx context.Context, k image, suites []suite, dir string) (string, er
 			return "", err
 		}
 	}
-	if err := compile(ctx, "build", "-o", filepath.Join(root, "init"), "./test/kernel/guest"); err != nil {
+	if err := g.compile(ctx, "build", "-o", filepath.Join(root, "init"), "./test/kernel/guest"); err != nil {
 		return "", err
 	}
 	var list strings.Builder
-	for _, s := range suites {
-		if err := compile(ctx, "test", "-c", "-o", filepath.Join(root, "suites", s.name), s.pkg); err != nil {
+	for _, s := range g.suites {
+		if err := g.compile(ctx, "test", "-c", "-o", filepath.Join(root, "suites", s.name), s.pkg); err != nil {
 			return "", err
 		}
 		if err := copyData(s.pkg, filepath.Join(root, "data", s.name)); err != nil {
@@ -83,7 +83,7 @@ func build(ctx context.Context, k image, suites []suite, dir string) (string, er
 	if err := os.WriteFile(filepath.Join(root, "suites", "list"), []byte(list.String()), 0o644); err != nil {
 		return "", err
 	}
-	if err := copyTool(ctx, "nft", root); err != nil {
+	if err := copyTool(g.tools, "nft", root); err != nil {
 		return "", err
 	}
 	for n, m := range modules {
@@ -92,38 +92,6 @@ func build(ctx context.Context, k image, suites []suite, dir string) (string, er
 		}
 	}
 	return pack(ctx, root, filepath.Join(dir, "initramfs"))
-}
-
-// copyTool copies a command of this machine, with the libraries that it needs.
-func copyTool(ctx context.Context, name, root string) error {
-	tool, err := exec.LookPath(name)
-	if err != nil {
-		return err
-	}
-	text, err := exec.CommandContext(ctx, "ldd", tool).Output()
-	if err != nil {
-		return fmt.Errorf("list libraries of %s: %w", tool, err)
-	}
-	to := map[string]string{tool: "/bin/" + name}
-	for _, word := range strings.Fields(string(text)) {
-		if filepath.IsAbs(word) {
-			to[word] = word
-		}
-	}
-	for from, path := range to {
-		text, err := os.ReadFile(from)
-		if err != nil {
-			return err
-		}
-		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, text, 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // copyData copies the files that a package's tests may read. It leaves out Go files, which would
@@ -154,9 +122,9 @@ func copyData(pkg, to string) error {
 	})
 }
 
-func compile(ctx context.Context, args ...string) error {
+func (g guests) compile(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+g.arch.name)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, text)
 	}
@@ -228,9 +196,9 @@ func (g guests) boot(ctx context.Context, k image, initramfs, console string) (s
 	}
 	defer log.Close()
 	budget := g.timeout - spare
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio",
-		"-machine", "q35,accel=tcg,hpet=off", "-cpu", "max", "-smp", "2", "-m", "2048",
-		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 -- "+budget.String())
+	cmd := exec.CommandContext(ctx, g.arch.qemu[0], slices.Concat(g.arch.qemu[1:], []string{
+		"-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=" + g.arch.console + " quiet panic=-1 -- " + budget.String()})...)
 	said, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err

@@ -23,7 +23,8 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, out, errOut io.Writer) int {
 	flags := flag.NewFlagSet("kernel", flag.ContinueOnError)
 	flags.SetOutput(errOut)
-	kernels := flags.String("kernels", "linux-image-cloud-amd64,linux-image-6.12-cloud-amd64", "Debian packages to boot, metapackages followed")
+	cpu := flags.String("arch", "amd64", "architecture of the kernels: amd64 or arm64")
+	kernels := flags.String("kernels", "", "Debian packages to boot, metapackages followed (default: Debian's 6.1 and 6.12)")
 	dir := flags.String("dir", "build/kernels", "directory for kernels and guests")
 	timeout := flags.Duration("timeout", time.Hour, "how long one guest may take; a suite that is at it a minute earlier is stopped and says where it was")
 	only := flags.String("suites", "", "run only these suites, as \"loader,linux\"")
@@ -32,15 +33,24 @@ func run(args []string, out, errOut io.Writer) int {
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
+	a, known := arches[*cpu]
+	if !known {
+		fmt.Fprintf(errOut, "kernel: -arch %q: give amd64 or arm64\n", *cpu)
+		return 2
+	}
 	wanted, err := choose(*only, *tests)
 	if err != nil || *timeout <= 2*spare {
 		fmt.Fprintln(errOut, "kernel:", cmp.Or(err, fmt.Errorf("guests need more than %s", 2*spare)))
 		return 2
 	}
-	g := guests{dir: *dir, suites: wanted, timeout: *timeout, verbose: *verbose, out: out}
+	g := guests{arch: a, dir: *dir, suites: wanted, timeout: *timeout, verbose: *verbose, out: out}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	names := strings.Split(*kernels, ",")
+	if err := g.prepare(ctx); err != nil {
+		fmt.Fprintln(errOut, "kernel:", err)
+		return 1
+	}
+	names := strings.Split(cmp.Or(*kernels, a.kernels), ",")
 	errs := make([]error, len(names))
 	var all sync.WaitGroup
 	for n, name := range names { // a guest uses little more than one CPU
@@ -64,6 +74,9 @@ func run(args []string, out, errOut io.Writer) int {
 
 // guests configures the guests.
 type guests struct {
+	arch    arch
+	apt     apt
+	tools   string // where commands of the architecture are
 	dir     string // for kernels and the files of guests
 	suites  []suite
 	timeout time.Duration // of one guest
@@ -75,14 +88,23 @@ type guests struct {
 // a test that hangs.
 const spare = time.Minute
 
+// prepare fetches what all guests need besides a kernel.
+func (g *guests) prepare(ctx context.Context) (err error) {
+	if g.apt, err = packages(ctx, g.arch, g.dir); err != nil {
+		return err
+	}
+	g.tools, err = g.apt.nftables(ctx, g.out)
+	return err
+}
+
 // try boots one kernel and runs all suites in it.
 func (g guests) try(ctx context.Context, name string) (summary string, err error) {
-	k, err := fetch(ctx, name, g.dir, g.out)
+	k, err := g.apt.fetch(ctx, name, g.dir, g.out)
 	if err != nil {
 		return "", err
 	}
 	dir := filepath.Join(g.dir, "guest-"+k.release)
-	image, err := build(ctx, k, g.suites, dir)
+	image, err := g.build(ctx, k, dir)
 	if err != nil {
 		return "", err
 	}
