@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/linux/release"
 )
 
 // Backend implements dataplane.Backend.
@@ -79,6 +80,9 @@ var (
 // in force.
 func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := release.Check(kernelRelease()); err != nil {
 		return nil, err
 	}
 	b := &Backend{cfg: cfg, log: log, features: probe(cfg.PolicyOnly), specs: make(map[model.EndpointID]link.PairSpec),

@@ -104,11 +104,19 @@ func (c Config) settings() loader.Settings {
 // probe returns the features of this kernel.
 func probe(policyOnly bool) model.Features {
 	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: !policyOnly, Bandwidth: !policyOnly, Flows: model.AllFlows}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		f.Platform = "kernel " + unix.ByteSliceToString(u.Release[:])
+	if r := kernelRelease(); r != "" {
+		f.Platform = "kernel " + r
 	}
 	_, err := os.Stat("/proc/net/if_inet6")
 	f.IPv6 = err == nil
 	return f
+}
+
+// kernelRelease returns the release as uname -r prints it, or "".
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }

@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/linux/release"
 )
 
 // Examine checks this node, in the network namespace of the caller.
@@ -33,9 +35,6 @@ func (c Config) Examine(ctx context.Context) []Finding {
 // threadNet is the network namespace of the caller's thread.
 const threadNet = "/proc/thread-self/net/"
 
-// The minimum kernel (docs/operate/node.md).
-const leastMajor, leastMinor = 6, 1
-
 func (c Config) checkKernel() []Finding {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -44,19 +43,17 @@ func (c Config) checkKernel() []Finding {
 	return kernelFinding(unix.ByteSliceToString(u.Release[:]))
 }
 
-func kernelFinding(release string) []Finding {
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return []Finding{{"kernel", Unknown, "release " + release, "an old kernel cannot run the BPF programs", "check that it is at least " + leastKernel()}}
+func kernelFinding(text string) []Finding {
+	v, err := release.Parse(text)
+	if err != nil {
+		return []Finding{{"kernel", Unknown, "release " + text, "an old kernel cannot run the BPF programs", "check that it is at least " + release.Least.String()}}
 	}
-	if major < leastMajor || major == leastMajor && minor < leastMinor {
-		return []Finding{{"kernel", Bad, "release " + release, "the BPF programs are not tested with its verifier and hooks: the agent may not start",
-			"boot a kernel of at least " + leastKernel()}}
+	if !v.Supported() {
+		return []Finding{{"kernel", Bad, "release " + text, "the BPF programs are not tested with its verifier and hooks: the agent does not start",
+			"boot a kernel of at least " + release.Least.String()}}
 	}
-	return []Finding{{Check: "kernel", Severity: Good, What: "release " + release}}
+	return []Finding{{Check: "kernel", Severity: Good, What: "release " + text}}
 }
-
-func leastKernel() string { return fmt.Sprintf("%d.%d", leastMajor, leastMinor) }
 
 // wanted are the required options of the kernel, each with the reason.
 var wanted = []struct{ option, why string }{

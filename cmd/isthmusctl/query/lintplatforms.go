@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
+	"github.com/isthmus-net/isthmus/linux/release"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -35,9 +35,6 @@ func lintPlatforms(platforms []platform) []lint.Platform {
 	return all
 }
 
-// minKernel is the oldest Linux that the data path is tested on.
-var minKernel = [2]int{6, 1}
-
 func parsePlatforms(texts []string) ([]platform, error) {
 	var all []platform
 	for _, t := range texts {
@@ -45,12 +42,12 @@ func parsePlatforms(texts []string) ([]platform, error) {
 		switch {
 		case os == "linux":
 			p := platform{Platform: lint.Platform{Name: t, Features: model.Features{OS: model.Linux, Platform: "kernel " + version, IPv6: true}}}
-			major, minor, err := kernelVersion(version)
+			v, err := release.Parse(version)
 			if given && err != nil {
 				return nil, cli.Usagef("--platform %q: give the version of a kernel such as linux-6.1", t)
 			}
-			if given && (major < minKernel[0] || major == minKernel[0] && minor < minKernel[1]) {
-				p.Refuses = fmt.Sprintf("kernel %s is older than %d.%d, the oldest that Isthmus is tested on", version, minKernel[0], minKernel[1])
+			if given && err == nil && !v.Supported() {
+				p.Refuses = fmt.Sprintf("kernel %s is older than %s, the oldest that Isthmus runs on", version, release.Least)
 			}
 			all = append(all, p)
 		case os == "hns" && given:
@@ -66,16 +63,6 @@ func parsePlatforms(texts []string) ([]platform, error) {
 		}
 	}
 	return all, nil
-}
-
-func kernelVersion(text string) (major, minor int, err error) {
-	a, b, _ := strings.Cut(text, ".")
-	if major, err = strconv.Atoi(a); err != nil {
-		return 0, 0, err
-	}
-	b, _, _ = strings.Cut(b, ".")
-	minor, err = strconv.Atoi(b)
-	return major, minor, err
 }
 
 // placeholderNode is the node of the placeholder pods, which lint adds for policies that
