@@ -58,7 +58,7 @@ const volatile bool observe_node;
 /* Revokes the role of the pod in a recorded flow, if the flow is known. Returns the counter to
  * use. These functions are global: the verifier checks each one once, and their stack frames do
  * not count against decide. */
-__noinline int store_denied(const struct pending *r, const struct slot *slot, int v6)
+__noinline int store_denied(const struct post_dnat_record *r, const struct slot *slot, int v6)
 {
 	struct conn_place at = {};
 	struct approval had;
@@ -71,16 +71,16 @@ __noinline int store_denied(const struct pending *r, const struct slot *slot, in
 	if (!c)
 		return COUNT_EGRESS_DENY;
 	had = approval_of(c, at.src);
-	if (!(had.roles & ROLE_OPENED))
+	if (!(had.authorised & ROLE_OPENED))
 		return COUNT_EGRESS_DENY;
 	/* A pod that accepted the flow may still answer, but not open it. */
-	approve(c, at.src, had.roles | ROLE_REVOKED, slot->epoch);
+	approve(c, at.src, had.authorised | ROLE_REVOKED, slot->epoch);
 	return r->kind == PACKET_OPENS ? COUNT_EGRESS_DENY : DROP_REVOKED;
 }
 
 /* Stores an allowed flow under the addresses that the pod uses, so that answers pass. to is the
  * flow after DNAT. Returns the counter to use, or NO_COUNTER. */
-__noinline int store_allowed(const struct pending *r, const struct flow *to, const struct slot *slot, __u32 len, int v6)
+__noinline int store_allowed(const struct post_dnat_record *r, const struct flow *to, const struct slot *slot, __u32 len, int v6)
 {
 	struct packet p = {};
 	struct conn_place *at = &p.at;
@@ -108,14 +108,14 @@ __noinline int store_allowed(const struct pending *r, const struct flow *to, con
 		return COUNT_EGRESS_ALLOW;
 	}
 	had = approval_of(c, at->src);
-	known = (had.roles & ROLE_OPENED) && holds(had) && (c->flow_flags & CONN_TRANSLATED);
+	known = (had.authorised & ROLE_OPENED) && holds(had) && (c->flow_flags & CONN_TRANSLATED);
 	clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	set_flags(c, CONN_TRANSLATED | CONN_OUTSIDE);
 	c->backend_port = to->dst_port;
 	__builtin_memcpy(c->backend, &to->dst, sizeof(c->backend));
 	if (had.epoch != slot->epoch || !holds(had))
-		had.roles = 0;
-	approve(c, at->src, had.roles | ROLE_OPENED, slot->epoch);
+		had.authorised = 0;
+	approve(c, at->src, had.authorised | ROLE_OPENED, slot->epoch);
 	p.kind = r->kind;
 	conn_seen(c, &p, at->src, true, now);
 	return known ? NO_COUNTER : COUNT_EGRESS_ALLOW;
@@ -123,7 +123,7 @@ __noinline int store_allowed(const struct pending *r, const struct flow *to, con
 
 /* Reports whether a translated answer goes to the masqueraded client, whose address the host
  * stack restores. */
-__noinline int answers_client(const struct pending *r, const struct flow *to, int v6)
+__noinline int answers_client(const struct post_dnat_record *r, const struct flow *to, int v6)
 {
 	struct conn_place at = {};
 	struct conn *c;
@@ -206,7 +206,7 @@ static __always_inline bool reject(const struct view *v, __u32 slot, const struc
 }
 
 /* Decides a packet by its record. Returns whether the packet may continue. */
-static __always_inline bool decide(const struct pending *r, const struct view *v, bool v6)
+static __always_inline bool decide(const struct post_dnat_record *r, const struct view *v, bool v6)
 {
 	struct flow to = {};
 	struct slot slot = {};
@@ -244,14 +244,14 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 static __always_inline bool pod_passes(const struct view *v, const struct endpoint *e, bool v6)
 {
 	__u32 place = v->mark >> 16;
-	struct pending *r;
+	struct post_dnat_record *r;
 
 	if (our_mark(v->mark) == MARK_APPROVED)
 		return true;
 	if (handover && !our_mark(v->mark))
 		return true;
-	r = bpf_map_lookup_elem(&pending, &place);
-	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != our_mark(v->mark) || r->slot != e->slot)
+	r = bpf_map_lookup_elem(&post_dnat, &place);
+	if ((v->mark & MARK_KIND) != MARK_POST_DNAT || !r || r->mark != our_mark(v->mark) || r->slot != e->slot)
 		return reject(v, e->slot, NULL, v6, DROP_UNMARKED);
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
@@ -261,12 +261,12 @@ static __always_inline bool pod_passes(const struct view *v, const struct endpoi
 static __always_inline bool bridged_passes(const struct view *v, bool v6)
 {
 	__u32 place = v->mark >> 16;
-	struct pending *r;
+	struct post_dnat_record *r;
 
 	if (our_mark(v->mark) == MARK_APPROVED)
 		return true;
-	r = bpf_map_lookup_elem(&pending, &place);
-	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != our_mark(v->mark))
+	r = bpf_map_lookup_elem(&post_dnat, &place);
+	if ((v->mark & MARK_KIND) != MARK_POST_DNAT || !r || r->mark != our_mark(v->mark))
 		return reject(v, NO_SLOT, NULL, v6, DROP_UNMARKED);
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
@@ -287,9 +287,9 @@ static __always_inline bool may_forward(const struct view *v, bool v6)
 static __always_inline bool recorded(const struct view *v)
 {
 	__u32 place = v->mark >> 16;
-	struct pending *r = bpf_map_lookup_elem(&pending, &place);
+	struct post_dnat_record *r = bpf_map_lookup_elem(&post_dnat, &place);
 
-	return r && (v->mark & MARK_KIND) == MARK_PENDING && r->mark == our_mark(v->mark);
+	return r && (v->mark & MARK_KIND) == MARK_POST_DNAT && r->mark == our_mark(v->mark);
 }
 
 /* Whether a packet comes from a pod behind a bridge. */
@@ -308,7 +308,7 @@ static __always_inline enum bridged from_bridge(const struct view *v, bool v6)
 
 	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), prefix.addr, v6 ? 16 : 4))
 		return BRIDGED_FORGED;
-	found = v6 ? bpf_map_lookup_elem(&ways6, &prefix) : bpf_map_lookup_elem(&ways4, &prefix);
+	found = v6 ? bpf_map_lookup_elem(&node_routes6, &prefix) : bpf_map_lookup_elem(&node_routes4, &prefix);
 	if (!found)
 		return BRIDGED_NO;
 	return found->ifindex == v->ifindex ? BRIDGED_POD : BRIDGED_FORGED;

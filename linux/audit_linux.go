@@ -23,8 +23,8 @@ var (
 func (b *Backend) AuditedObjects() []string {
 	return []string{
 		"slots", "peers", "prefixes", "ports", "verdicts", "rows", "tables",
-		"endpoints", "locals", "attachments", "interfaces", "ways", "owners", "tunnel_nodes", "tunnel_sources",
-		"deny_list", "deny_sieve", "xdp", "variable", "stages", "pin", "link", "classifier", "netfilter", "nftables", "sysctl",
+		"endpoints", "locals", "attachments", "interfaces", "node_routes", "owners", "tunnel_nodes", "tunnel_sources",
+		"deny_list", "deny_prefilter", "xdp", "variable", "generation", "pin", "link", "classifier", "netfilter", "nftables", "sysctl",
 	}
 }
 

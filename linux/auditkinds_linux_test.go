@@ -50,12 +50,12 @@ var damagedMaps = []struct {
 	{"tables", "tables", false, false, "delete change add"}, {"endpoints", "endpoints endpoint", false, true, "delete change add"},
 	{"locals4", "locals", false, true, "delete change add"}, {"locals6", "locals", false, true, "delete change add"},
 	{"attachments", "attachments", false, true, "change"}, {"interfaces", "interfaces", false, true, "change"},
-	{"ways4", "ways", false, true, "delete change add"}, {"ways6", "ways", false, true, "delete change add"},
+	{"node_routes4", "node_routes", false, true, "delete change add"}, {"node_routes6", "node_routes", false, true, "delete change add"},
 	{"owners4", "owners", false, true, "delete change add"}, {"owners6", "owners", false, true, "delete change add"},
 	{"tunnel_nodes", "tunnel_nodes", false, false, "delete change add"}, {"tunnel_sources4", "tunnel_sources", false, false, "delete change add"},
 	{"tunnel_sources6", "tunnel_sources", false, false, "delete change add"},
 	{"deny4", "deny_list", false, true, "delete change add"}, {"deny_prefixes4", "deny_list", false, true, "delete change add"},
-	{"deny_prefixes6", "deny_list", false, true, "delete change add"}, {"deny_sieve4", "deny_sieve", false, false, "change"},
+	{"deny_prefixes6", "deny_list", false, true, "delete change add"}, {"deny_prefilter4", "deny_prefilter", false, false, "change"},
 }
 
 // kinds lists every kind of damage that is possible with this kernel.
@@ -66,7 +66,7 @@ func (a *auditLab) kinds() (all []kind) {
 		}
 		all = append(all, kind{name: "unpin " + m.name, objects: []string{"pin"}, do: func() (string, error) { return m.name, os.Remove(a.pinned(m.name)) }})
 	}
-	for _, name := range []string{"conns4", "ledger6", "counters", "pending", "events", "datagrams"} {
+	for _, name := range []string{"conns4", "ledger6", "counters", "post_dnat", "events", "datagrams"} {
 		all = append(all, kind{name: "unpin " + name, objects: []string{"pin"}, do: func() (string, error) { return name, os.Remove(a.pinned(name)) }})
 	}
 	one := func(name string, objects []string, opens, cuts bool, do func() (string, error)) {
@@ -126,7 +126,7 @@ func (a *auditLab) kinds() (all []kind) {
 	one("delete redirection", []string{"endpoint"}, false, false, a.deleteRedirection)
 	one("set interface down", []string{"endpoint"}, false, true, a.setDown)
 	with("tcx", "variable forward_direct", []string{"variable"}, false, true, a.damageVariable)
-	one("stage", []string{"stages"}, false, false, func() (string, error) { return a.put("stages", uint32(0), a.rng.Uint32()) })
+	one("stage", []string{"generation"}, false, false, func() (string, error) { return a.put("generation", uint32(0), a.rng.Uint32()) })
 	return slices.DeleteFunc(all, func(k kind) bool { return k.needs != "" && !a.links[k.needs] })
 }
 
@@ -210,7 +210,7 @@ func (a *auditLab) candidates(name string, m *ebpf.Map) ([]rawEntry, error) {
 	if name == "rows" {
 		return a.usedRows(m)
 	}
-	if name == "ports" || name == "deny_sieve4" { // every entry has a meaning
+	if name == "ports" || name == "deny_prefilter4" { // every entry has a meaning
 		key := binary.NativeEndian.AppendUint32(nil, uint32(a.rng.IntN(int(m.MaxEntries()))))
 		value, err := m.LookupBytes(key)
 		return []rawEntry{{key, value}}, err

@@ -56,7 +56,7 @@ func (a *auditLab) printMap(is map[string]string, name string, m *ebpf.Map) erro
 	}
 	id, _ := info.ID()
 	is["map "+name] = fmt.Sprint(id)
-	if name == "ports" || name == "deny_sieve4" || name == "slots" { // large: read all at once
+	if name == "ports" || name == "deny_prefilter4" || name == "slots" { // large: read all at once
 		memory, err := m.Memory()
 		if err != nil {
 			return err

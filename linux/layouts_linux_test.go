@@ -4,6 +4,7 @@ package linux_test
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/binary"
@@ -42,13 +43,28 @@ func (u *upgradeTraffic) older(file string) *ebpf.CollectionSpec {
 	u.must(err)
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	u.must(err)
-	for _, name := range []string{"timeout_opening", "timeout_tcp", "timeout_other", "timeout_closing"} {
-		if v := spec.Variables[name]; v != nil {
-			u.must(v.Set(uint32(math.MaxInt32)))
+	values := map[string]uint32{"decides_alone": 1, "error_rate": math.MaxUint32, "error_window": math.MaxUint32}
+	for _, name := range []string{"timeout_opening", "timeout_tcp", "timeout_other", "timeout_closing", "timeout_datagram"} {
+		values[name] = math.MaxInt32
+	}
+	for variable, ledger := range map[string]string{"ledger_size4": "ledger4", "ledger_size6": "ledger6"} {
+		if m := spec.Maps[ledger]; m != nil {
+			values[variable] = m.MaxEntries
 		}
+	}
+	for name, value := range values {
+		if v := spec.Variables[name]; v != nil {
+			u.must(v.Set(value))
+		}
+	}
+	if v := spec.Variables["has_nf_conntrack"]; v != nil {
+		u.must(v.Set(loader.FindTracking("/sys") != loader.NoTracking))
 	}
 	return spec
 }
+
+// previousMaps are the names of maps in layouts up to v3 that v4 renamed.
+var previousMaps = map[string]string{"generation": "stages", "node_routes4": "ways4", "node_routes6": "ways6"}
 
 // plant installs the programs of an older layout with the current content of the named maps.
 // was converts a value to the older struct; nil skips the entry. If egress is not nil, it
@@ -67,7 +83,7 @@ func (u *upgradeTraffic) plant(layout string, names []string, was func(name stri
 		var k, v []byte
 		for all := from.Iterate(); all.Next(&k, &v); {
 			if v := was(name, v); v != nil {
-				u.must(old.Maps[name].Put(k, v))
+				u.must(old.Maps[cmp.Or(previousMaps[name], name)].Put(k, v))
 			}
 		}
 		from.Close()
@@ -78,7 +94,7 @@ func (u *upgradeTraffic) plant(layout string, names []string, was func(name stri
 				return err
 			}
 		}
-		return u.plantEgress(egress, pinned)
+		return u.plantEgress(layout, egress, pinned)
 	}))
 	u.must(u.backend.Close())
 	u.must(os.RemoveAll(now))
@@ -98,46 +114,60 @@ func (u *upgradeTraffic) plantLinks(old *ebpf.Collection, dir, host string) erro
 		pinTCX(toPod, ebpf.AttachTCXEgress, index, filepath.Join(dir, "links", host+"-to_pod")), link.DropClassifiers(index))
 }
 
-// plantEgress attaches the egress program of layout v2 after DNAT: in an nftables rule, or at
+// previousEgress are the programs that decide after DNAT in an older layout: the name of the netfilter
+// program, its priority, its pins by hook, and the filters by chain of nftables.
+var previousEgress = map[string]struct {
+	hook     string
+	priority int32
+	pins     map[string]tcx.NetfilterInetHook
+	filters  map[string]string
+}{
+	"v2": {"egress", -150, map[string]tcx.NetfilterInetHook{"egress-forward%d-150": tcx.NetfilterInetForward, "egress-input%d-150": tcx.NetfilterInetLocalIn},
+		map[string]string{"forward": "egress_filter", "input": "egress_filter"}},
+	// The programs of this layout are at -160 when these are attached.
+	"v3": {"hook", -161, map[string]tcx.NetfilterInetHook{"forward%d-1": tcx.NetfilterInetForward, "local_in%d-1": tcx.NetfilterInetLocalIn, "local_out%d-1": tcx.NetfilterInetLocalOut},
+		map[string]string{"forward": "forward_filter", "input": "local_in_filter", "output": "local_out_filter"}},
+}
+
+// plantEgress attaches the egress programs of an older layout after DNAT: in nftables rules, or at
 // the netfilter hooks.
-func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.CollectionOptions) error {
+func (u *upgradeTraffic) plantEgress(layout string, spec *ebpf.CollectionSpec, pinned ebpf.CollectionOptions) error {
 	if spec == nil {
 		return kubeproxy.DropRule()
 	}
-	if u.byRule {
-		delete(spec.Programs, "egress")
-		old, err := ebpf.NewCollectionWithOptions(spec, pinned)
-		if err != nil {
-			return err
+	was := previousEgress[layout]
+	for name := range spec.Programs {
+		if (name == was.hook) == u.byRule {
+			delete(spec.Programs, name)
 		}
-		defer old.Close()
-		pin := filepath.Join(pinned.Maps.PinPath, "egress_filter")
-		if err := old.Programs["egress_filter"].Pin(pin); err != nil {
-			return err
-		}
-		return kubeproxy.SetRule(map[string][]string{"forward": {pin}, "input": {pin}})
 	}
-	delete(spec.Programs, "egress_filter")
 	old, err := ebpf.NewCollectionWithOptions(spec, pinned)
 	if err != nil {
 		return err
 	}
 	defer old.Close()
-	for name, at := range map[string]tcx.NetfilterOptions{
-		"egress-forward4-150": {ProtocolFamily: tcx.NetfilterProtoIPv4, Hook: tcx.NetfilterInetForward},
-		"egress-forward6-150": {ProtocolFamily: tcx.NetfilterProtoIPv6, Hook: tcx.NetfilterInetForward},
-		"egress-input4-150":   {ProtocolFamily: tcx.NetfilterProtoIPv4, Hook: tcx.NetfilterInetLocalIn},
-		"egress-input6-150":   {ProtocolFamily: tcx.NetfilterProtoIPv6, Hook: tcx.NetfilterInetLocalIn},
-	} {
-		at.Program, at.Priority = old.Programs["egress"], -150
-		l, err := tcx.AttachNetfilter(at)
-		if err != nil {
-			return err
+	if u.byRule {
+		pins := make(map[string][]string)
+		for chain, name := range was.filters {
+			pin := filepath.Join(pinned.Maps.PinPath, name)
+			if err := old.Programs[name].Pin(pin); err != nil {
+				return err
+			}
+			pins[chain] = []string{pin}
 		}
-		err = l.Pin(filepath.Join(pinned.Maps.PinPath, "links", name))
-		l.Close()
-		if err != nil {
-			return err
+		return kubeproxy.SetRule(pins)
+	}
+	for version, family := range map[int]tcx.NetfilterProtocolFamily{4: tcx.NetfilterProtoIPv4, 6: tcx.NetfilterProtoIPv6} {
+		for name, hook := range was.pins {
+			l, err := tcx.AttachNetfilter(tcx.NetfilterOptions{Program: old.Programs[was.hook], ProtocolFamily: family, Hook: hook, Priority: was.priority})
+			if err != nil {
+				return err
+			}
+			err = l.Pin(filepath.Join(pinned.Maps.PinPath, "links", fmt.Sprintf(name, version)))
+			l.Close()
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return kubeproxy.DropRule()
@@ -163,9 +193,9 @@ func (u *upgradeTraffic) plantV1() {
 func (u *upgradeTraffic) plantV2() {
 	u.t.Helper()
 	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints",
-		"interfaces", "stages", "locals4", "locals6", "attachments", "ways4", "ways6"}
+		"interfaces", "generation", "locals4", "locals6", "attachments", "node_routes4", "node_routes6"}
 	u.plant("v2", names, func(name string, v []byte) []byte {
-		if name != "ways4" && name != "ways6" {
+		if name != "node_routes4" && name != "node_routes6" {
 			return v
 		}
 		if binary.NativeEndian.Uint32(v[4:]) == 0 {
@@ -173,6 +203,15 @@ func (u *upgradeTraffic) plantV2() {
 		}
 		return v[:4]
 	}, u.older("layout-v2-egress.o.gz"))
+}
+
+// plantV3 installs the programs of layout v3, whose maps and fields have other names.
+func (u *upgradeTraffic) plantV3() {
+	u.t.Helper()
+	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints",
+		"interfaces", "generation", "locals4", "locals6", "attachments", "node_routes4", "node_routes6", "owners4", "owners6",
+		"tunnel_nodes", "tunnel_sources4", "tunnel_sources6"}
+	u.plant("v3", names, func(_ string, v []byte) []byte { return v }, u.older("layout-v3-egress.o.gz"))
 }
 
 func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
@@ -187,7 +226,7 @@ func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
 // Older layouts, with other structs, are replaced under traffic. v1 has no programs after DNAT.
 func TestUpgradeFromOlderLayouts(t *testing.T) {
 	t.Parallel()
-	for layout, plant := range map[string]func(*upgradeTraffic){"v1": (*upgradeTraffic).plantV1, "v2": (*upgradeTraffic).plantV2} {
+	for layout, plant := range map[string]func(*upgradeTraffic){"v1": (*upgradeTraffic).plantV1, "v2": (*upgradeTraffic).plantV2, "v3": (*upgradeTraffic).plantV3} {
 		for _, byRule := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/rule=%t", layout, byRule), func(t *testing.T) {
 				l := newLab(t)
@@ -382,7 +421,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 		m.Close()
 		l.must(os.Rename(filepath.Join(l.bpffs, "kept"), filepath.Join(old, "conns4")))
 	}
-	replace("pending", &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 52, MaxEntries: 65536})
+	replace("post_dnat", &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 52, MaxEntries: 65536})
 	l.must(os.Mkdir(filepath.Join(l.bpffs, "v99"), 0o700))
 	refused("v99", "newer", loader.LayoutVersion)
 	l.must(os.Remove(filepath.Join(l.bpffs, "v99")))

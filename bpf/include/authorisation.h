@@ -27,7 +27,7 @@ __noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f
 
 	if (!l || !f || !c)
 		return DROP_REVOKED;
-	had = approval_of(c, side).roles & ~ROLE_REVOKED;
+	had = approval_of(c, side).authorised & ~ROLE_REVOKED;
 	if ((had & ROLE_OPENED) && reevaluate(l, f, c, ROLE_OPENED, flags))
 		kept |= ROLE_OPENED;
 	if ((had & ROLE_ACCEPTED) && reevaluate(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), flags))
@@ -50,8 +50,8 @@ __noinline enum outcome authorise(struct __sk_buff *skb, const struct pod_ctx *l
 		return ACT_DENIED;
 	role = role_of(l);
 	had = approval_of(c, side);
-	if (had.epoch == l->slot.epoch && !(had.roles & ROLE_REVOKED))
-		role |= l->from_pod ? had.roles : had.roles & ROLE_OPENED;
+	if (had.epoch == l->slot.epoch && !(had.authorised & ROLE_REVOKED))
+		role |= l->from_pod ? had.authorised : had.authorised & ROLE_OPENED;
 	if (!may_use_fast_path(l))
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	approve(c, side, role, l->slot.epoch);
@@ -67,15 +67,15 @@ static __always_inline enum outcome authorise_packet(struct __sk_buff *skb, cons
 
 	if (p->kind == PACKET_OPENS) {
 		/* A pod that accepted a flow may not open its reverse. */
-		if (!(now.roles & (l->from_pod ? ROLE_OPENED : ROLE_ACCEPTED)) || (now.roles & ROLE_REVOKED) || stale)
+		if (!(now.authorised & (l->from_pod ? ROLE_OPENED : ROLE_ACCEPTED)) || (now.authorised & ROLE_REVOKED) || stale)
 			return authorise(skb, l, p, c, side);
 		return ACT_PASS;
 	}
-	if (!now.roles)
+	if (!now.authorised)
 		return authorise(skb, l, p, c, side);
 	if (stale)
 		return revalidate(l, &p->flow, c, side, EVAL(p->v6, l->from_pod, 0));
-	return now.roles & ROLE_REVOKED ? DROP_REVOKED : ACT_PASS;
+	return now.authorised & ROLE_REVOKED ? DROP_REVOKED : ACT_PASS;
 }
 
 /* Reports whether a packet of a known flow must wait for a verdict after DNAT. This applies to
@@ -87,11 +87,11 @@ static __always_inline bool needs_post_dnat(const struct pod_ctx *l, const struc
 	if (!l->from_pod || !may_be_translated(p))
 		return false;
 	now = approval_of(c, side);
-	if (now.roles & ROLE_ACCEPTED)
+	if (now.authorised & ROLE_ACCEPTED)
 		return false;
 	if (c->flow_flags & CONN_TRANSLATED)
 		return decides_alone || now.epoch != l->slot.epoch || p->flow.protocol != IPPROTO_TCP;
-	return (now.epoch != l->slot.epoch || !now.roles) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
+	return (now.epoch != l->slot.epoch || !now.authorised) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
 }
 
 /* Returns the path of a packet that passes by the role of the pod. Connection tracking may
@@ -101,7 +101,7 @@ static __always_inline enum outcome path_of(const struct pod_ctx *l, const struc
 {
 	if (!l->from_pod || !(c->flow_flags & CONN_OUTSIDE) || !may_be_translated(p) || !decides_alone)
 		return ACT_PASS;
-	return approval_of(c, side).roles & ROLE_ACCEPTED ? ACT_ANSWER : ACT_POST_DNAT;
+	return approval_of(c, side).authorised & ROLE_ACCEPTED ? ACT_ANSWER : ACT_POST_DNAT;
 }
 
 /* Updates a known flow when a packet arrives by another device than before, or from an address
@@ -120,8 +120,8 @@ __noinline int update_source(struct __sk_buff *skb, const struct pod_ctx *l, str
 	__builtin_memcpy(&was, c->client, sizeof(was));
 	load_sender(skb, &client);
 	other = l->masqueraded ? !(c->flow_flags & CONN_MASQUERADED) || !same(&was, &client.addr) : c->flow_flags & CONN_MASQUERADED;
-	if (other || (!l->host && (had.roles & ROLE_OF_HOST))) {
-		approve(c, side, had.roles & ROLE_REVOKED ? 0 : had.roles & ROLE_OPENED, had.epoch);
+	if (other || (!l->host && (had.authorised & ROLE_OF_HOST))) {
+		approve(c, side, had.authorised & ROLE_REVOKED ? 0 : had.authorised & ROLE_OPENED, had.epoch);
 		clear_flags(c, CONN_MASQUERADED);
 		if (l->masqueraded) {
 			__builtin_memcpy(c->client, &client.addr, sizeof(c->client));

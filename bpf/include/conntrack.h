@@ -76,7 +76,7 @@ static __always_inline struct conn *conn_find(struct conn_place *at, __u8 protoc
 
 static __always_inline struct approval approval(__u8 roles, __u32 epoch)
 {
-	return (struct approval){ .epoch = epoch, .roles = roles };
+	return (struct approval){ .epoch = epoch, .authorised = roles };
 }
 
 /* Sets or clears the roles of one end with one store, because two CPUs may decide packets of
@@ -105,7 +105,7 @@ static __always_inline struct approval approval_of(const struct conn *c, bool en
 /* Reports whether an end has a role that policy has not revoked. */
 static __always_inline bool holds(struct approval a)
 {
-	return (__u8)(a.roles - 1) < ROLE_REVOKED - 1;
+	return (__u8)(a.authorised - 1) < ROLE_REVOKED - 1;
 }
 
 static __always_inline void set_flags(struct conn *c, __u32 flags)

@@ -38,7 +38,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, struct prefilter);
-} deny_sieve4 SEC(".maps");
+} deny_prefilter4 SEC(".maps");
 
 /* By region / 64. The region is 20 bits of a hash of the first 32 bits of the address. */
 struct {
@@ -48,7 +48,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, struct prefilter);
-} deny_sieve6 SEC(".maps");
+} deny_prefilter6 SEC(".maps");
 
 /* Single addresses. An entry here overrides all prefixes. */
 struct {
@@ -92,7 +92,7 @@ struct {
 static __always_inline bool denied4(__be32 src)
 {
 	__u32 region = bpf_ntohl(src) >> (32 - REGION_BITS), word = region / 64;
-	struct prefilter *s = bpf_map_lookup_elem(&deny_sieve4, &word);
+	struct prefilter *s = bpf_map_lookup_elem(&deny_prefilter4, &word);
 	struct prefix4 prefix = { .bits = 32 };
 	struct deny_entry *found;
 	__u64 bit = 1ULL << (region % 64);
@@ -114,7 +114,7 @@ static __always_inline bool denied6(const __be32 *src)
 {
 	/* Multiplying by 2^32 divided by the golden ratio spreads adjacent prefixes. */
 	__u32 region = bpf_ntohl(src[0]) * 0x9e3779b1U >> (32 - REGION_BITS), word = region / 64;
-	struct prefilter *s = bpf_map_lookup_elem(&deny_sieve6, &word);
+	struct prefilter *s = bpf_map_lookup_elem(&deny_prefilter6, &word);
 	struct prefix6 prefix = { .bits = 128 };
 	struct deny_entry *found;
 	__u64 bit = 1ULL << (region % 64);

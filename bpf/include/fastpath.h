@@ -27,11 +27,11 @@ static __always_inline struct node_route *find_node_route(const struct ip *addr,
 	if (v6) {
 		prefix.bits = 128;
 		__builtin_memcpy(prefix.addr, addr, 16);
-		return bpf_map_lookup_elem(&ways6, &prefix);
+		return bpf_map_lookup_elem(&node_routes6, &prefix);
 	}
 	prefix.bits = 32;
 	__builtin_memcpy(prefix.addr, &addr->word[3], 4);
-	return bpf_map_lookup_elem(&ways4, &prefix);
+	return bpf_map_lookup_elem(&node_routes4, &prefix);
 }
 
 /* Returns the device that leads to an address, if packets may use the fast path; otherwise 0. */
@@ -39,7 +39,7 @@ static __always_inline __u32 fast_path_device(const struct ip *addr, bool v6)
 {
 	struct node_route *found = find_node_route(addr, v6);
 
-	return found && found->direct ? found->ifindex : 0;
+	return found && found->fast_path ? found->ifindex : 0;
 }
 
 /* Reports whether a packet can be forwarded without change. Its frame must be untagged and

@@ -43,7 +43,7 @@ static __always_inline enum outcome track_from_node(struct __sk_buff *skb, struc
 		return act;
 	}
 	/* An end with roles is the pod on this node, so no other node may send from it. */
-	if (!(c->flow_flags & CONN_REMOTE) || approval_of(c, at->src).roles || !leads_to(skb->ifindex, OF_END(c->place, at->src), &p->flow.src, v6))
+	if (!(c->flow_flags & CONN_REMOTE) || approval_of(c, at->src).authorised || !leads_to(skb->ifindex, OF_END(c->place, at->src), &p->flow.src, v6))
 		return ACT_PASS;
 	pod->index = OF_END(c->place, !at->src) ^ PLACE_IS_SLOT;
 	if (!receivable(skb, pod, v6))

@@ -54,7 +54,7 @@ static __always_inline bool error_is_allowed(const struct pod_ctx *l, const stru
 {
 	struct approval now = approval_of(c, side);
 
-	if (!(now.roles & (ROLE_OPENED | ROLE_ACCEPTED)))
+	if (!(now.authorised & (ROLE_OPENED | ROLE_ACCEPTED)))
 		return false;
 	if (now.epoch == l->slot.epoch)
 		return holds(now);

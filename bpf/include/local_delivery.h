@@ -35,7 +35,7 @@ static __always_inline enum outcome authorise_peer(struct __sk_buff *skb, struct
 
 	peer->index = OF_END(c->place, side) ^ PLACE_IS_SLOT;
 	if (read_slot(peer) && now.epoch == peer->slot.epoch && holds(now) &&
-	    (p->kind != PACKET_OPENS || (now.roles & ROLE_ACCEPTED)))
+	    (p->kind != PACKET_OPENS || (now.authorised & ROLE_ACCEPTED)))
 		return ACT_LOCAL;
 	return revalidate_peer(skb, peer, p, c, side);
 }

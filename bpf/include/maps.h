@@ -49,8 +49,8 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, struct stage);
-} stages SEC(".maps");
+	__type(value, struct generation);
+} generation SEC(".maps");
 
 /* The slot of each local pod, by address. A miss means that the address is not local. */
 struct {
@@ -89,7 +89,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct prefix4);
 	__type(value, struct node_route);
-} ways4 SEC(".maps");
+} node_routes4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -98,7 +98,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct prefix6);
 	__type(value, struct node_route);
-} ways6 SEC(".maps");
+} node_routes6 SEC(".maps");
 
 /* The peer class of single addresses: pods and nodes. After a miss, prefixes4 or prefixes6
  * decides. */

@@ -41,7 +41,7 @@ enum packet_kind {
 	PACKET_NEIGHBOUR, /* well-formed neighbour discovery or multicast listener message */
 	PACKET_ROUTER,    /* the same, but of a type that only routers send: advertisement,
 			   * redirect */
-	PACKET_ANSWER,    /* only in struct pending: an answer in a flow that another end opened
+	PACKET_ANSWER,    /* only in struct post_dnat_record: an answer in a flow that another end opened
 			   * to the pod */
 };
 

@@ -79,7 +79,7 @@ static __always_inline __u8 table_verdict(__u32 table, enum direction dir, __u32
 static __always_inline __u32 current_generation(void)
 {
 	__u32 zero = 0;
-	volatile struct stage *s = bpf_map_lookup_elem(&stages, &zero);
+	volatile struct generation *s = bpf_map_lookup_elem(&generation, &zero);
 
 	return s ? s->number : 0;
 }

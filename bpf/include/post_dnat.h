@@ -15,14 +15,14 @@
  * bits that count how often the index was used. Bits 14 and 15 belong to kube-proxy.
  *
  * In an upgrade, programs of two layouts share the records and see the marks of each other. A
- * change in the meaning of a mark must therefore change struct pending too. */
+ * change in the meaning of a mark must therefore change struct post_dnat_record too. */
 #define MARK_KIND 0x00003c00
 #define MARK_OURS 0xffff3fff
 #define MARK_APPROVED 0x00001400
-#define MARK_PENDING 0x00002800
+#define MARK_POST_DNAT 0x00002800
 #define MARK_ROUND 0x000003ff
 
-#define PENDING 65536
+#define POST_DNAT_RECORDS 65536
 
 /* Whether only the programs of this layout decide. In an upgrade, the programs of an older
  * layout see the records, too. They do not know PACKET_ANSWER and must not get a record for
@@ -36,7 +36,7 @@ static __always_inline __u32 our_mark(__u32 mark)
 }
 
 /* The record of a packet that DNAT may change. */
-struct pending {
+struct post_dnat_record {
 	__u32 mark;
 	__u32 slot;
 	struct flow flow; /* before DNAT */
@@ -44,16 +44,16 @@ struct pending {
 	__u8 closes; /* for programs of older layouts: 1 with a FIN, 2 with a RST */
 	__u8 pad[2];
 };
-_Static_assert(sizeof(struct pending) == 52, "layout");
+_Static_assert(sizeof(struct post_dnat_record) == 52, "layout");
 
 /* Records of packets, by index. The programs write it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PENDING);
+	__uint(max_entries, POST_DNAT_RECORDS);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, struct pending);
-} pending SEC(".maps");
+	__type(value, struct post_dnat_record);
+} post_dnat SEC(".maps");
 
 /* The number of records written so far. */
 struct record_count {
@@ -66,7 +66,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, struct record_count);
-} pending_count SEC(".maps");
+} post_dnat_count SEC(".maps");
 
 /* Reports whether kube-proxy may translate a packet. */
 static __always_inline bool may_be_translated(const struct packet *p)
@@ -80,18 +80,18 @@ static __always_inline bool may_be_translated(const struct packet *p)
 static __always_inline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
 {
 	__u32 zero = 0, place;
-	struct record_count *count = bpf_map_lookup_elem(&pending_count, &zero);
-	struct pending *r;
+	struct record_count *count = bpf_map_lookup_elem(&post_dnat_count, &zero);
+	struct post_dnat_record *r;
 	__u64 n;
 
 	if (!count)
 		return 0;
 	n = __sync_fetch_and_add(&count->written, 1);
-	place = n % PENDING;
-	r = bpf_map_lookup_elem(&pending, &place);
+	place = n % POST_DNAT_RECORDS;
+	r = bpf_map_lookup_elem(&post_dnat, &place);
 	if (!r)
 		return 0;
-	r->mark = place << 16 | MARK_PENDING | (n / PENDING & (foreign ? MARK_ROUND & ~MARK_OF_OTHERS : MARK_ROUND));
+	r->mark = place << 16 | MARK_POST_DNAT | (n / POST_DNAT_RECORDS & (foreign ? MARK_ROUND & ~MARK_OF_OTHERS : MARK_ROUND));
 	r->slot = slot;
 	r->flow = p->flow;
 	r->kind = kind;

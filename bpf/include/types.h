@@ -73,7 +73,7 @@ enum table_flag {
 _Static_assert(sizeof(struct slot) == 8, "written as one word");
 
 /* The generation of the maps. The agent increments it before each step of a change. */
-struct stage {
+struct generation {
 	__u32 number;
 };
 
@@ -152,7 +152,7 @@ struct addr6 {
  * same device. */
 struct node_route {
 	__u32 ifindex;
-	__u32 direct; /* whether packets may use the fast path */
+	__u32 fast_path; /* whether packets may use the fast path */
 };
 
 /* A key of an LPM trie starts with the prefix length in bits. */
@@ -251,7 +251,7 @@ enum role {
  * reader combines a role with the epoch of another verdict. */
 struct approval {
 	__u32 epoch;
-	__u8 roles; /* enum role */
+	__u8 authorised; /* enum role */
 	__u8 pad[3];
 };
 _Static_assert(sizeof(struct approval) == 8, "written as one word");

@@ -71,7 +71,7 @@ const (
 	RowAllow = uint32(PodRowNumberROW_ALLOW)
 )
 
-// The roles of PodApproval.Roles.
+// The roles of PodApproval.Authorised.
 const (
 	RoleOpened   = uint8(PodRoleROLE_OPENED)
 	RoleAccepted = uint8(PodRoleROLE_ACCEPTED)

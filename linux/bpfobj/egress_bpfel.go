@@ -35,10 +35,10 @@ type EgressConn struct {
 	Seen      uint32
 	FlowFlags uint32
 	End       [2]struct {
-		_     structs.HostLayout
-		Epoch uint32
-		Roles uint8
-		Pad   [3]uint8
+		_          structs.HostLayout
+		Epoch      uint32
+		Authorised uint8
+		Pad        [3]uint8
 	}
 	Sent        [2]uint32
 	State       uint8
@@ -111,6 +111,11 @@ type EgressFlowShare struct {
 	Flows [2]int32
 }
 
+type EgressGeneration struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type EgressIfindex struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -129,9 +134,9 @@ type EgressLedgerHand struct {
 }
 
 type EgressNodeRoute struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
+	_        structs.HostLayout
+	Ifindex  uint32
+	FastPath uint32
 }
 
 type EgressOwnerEntry struct {
@@ -144,7 +149,12 @@ type EgressPeerClass struct {
 	Class uint32
 }
 
-type EgressPending struct {
+type EgressPortClass struct {
+	_     structs.HostLayout
+	Class uint16
+}
+
+type EgressPostDnatRecord struct {
 	_    structs.HostLayout
 	Mark uint32
 	Slot uint32
@@ -166,11 +176,6 @@ type EgressPending struct {
 	Kind   uint8
 	Closes uint8
 	Pad    [2]uint8
-}
-
-type EgressPortClass struct {
-	_     structs.HostLayout
-	Class uint16
 }
 
 type EgressPrefix4 struct {
@@ -204,11 +209,6 @@ type EgressSlot struct {
 type EgressSlotIndex struct {
 	_    structs.HostLayout
 	Slot uint32
-}
-
-type EgressStage struct {
-	_      structs.HostLayout
-	Number uint32
 }
 
 type EgressTableId struct {
@@ -251,31 +251,31 @@ const (
 	EgressMapEventLosses     = "event_losses"
 	EgressMapEvents          = "events"
 	EgressMapFlowShares      = "flow_shares"
+	EgressMapGeneration      = "generation"
 	EgressMapInterfaces      = "interfaces"
 	EgressMapLedger4         = "ledger4"
 	EgressMapLedger6         = "ledger6"
 	EgressMapLedgerHands     = "ledger_hands"
 	EgressMapLocals4         = "locals4"
 	EgressMapLocals6         = "locals6"
+	EgressMapNodeRoutes4     = "node_routes4"
+	EgressMapNodeRoutes6     = "node_routes6"
 	EgressMapOwners4         = "owners4"
 	EgressMapOwners6         = "owners6"
 	EgressMapPeers4          = "peers4"
 	EgressMapPeers6          = "peers6"
-	EgressMapPending         = "pending"
-	EgressMapPendingCount    = "pending_count"
 	EgressMapPorts           = "ports"
+	EgressMapPostDnat        = "post_dnat"
+	EgressMapPostDnatCount   = "post_dnat_count"
 	EgressMapPrefixes4       = "prefixes4"
 	EgressMapPrefixes6       = "prefixes6"
 	EgressMapRows            = "rows"
 	EgressMapSlots           = "slots"
-	EgressMapStages          = "stages"
 	EgressMapTables          = "tables"
 	EgressMapTunnelNodes     = "tunnel_nodes"
 	EgressMapTunnelSources4  = "tunnel_sources4"
 	EgressMapTunnelSources6  = "tunnel_sources6"
 	EgressMapVerdicts        = "verdicts"
-	EgressMapWays4           = "ways4"
-	EgressMapWays6           = "ways6"
 	EgressProgForwardFilter  = "forward_filter"
 	EgressProgHook           = "hook"
 	EgressProgLocalInFilter  = "local_in_filter"
@@ -360,31 +360,31 @@ type EgressMapSpecs struct {
 	EventLosses    *ebpf.MapSpec `ebpf:"event_losses"`
 	Events         *ebpf.MapSpec `ebpf:"events"`
 	FlowShares     *ebpf.MapSpec `ebpf:"flow_shares"`
+	Generation     *ebpf.MapSpec `ebpf:"generation"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
 	Ledger4        *ebpf.MapSpec `ebpf:"ledger4"`
 	Ledger6        *ebpf.MapSpec `ebpf:"ledger6"`
 	LedgerHands    *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4        *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6        *ebpf.MapSpec `ebpf:"locals6"`
+	NodeRoutes4    *ebpf.MapSpec `ebpf:"node_routes4"`
+	NodeRoutes6    *ebpf.MapSpec `ebpf:"node_routes6"`
 	Owners4        *ebpf.MapSpec `ebpf:"owners4"`
 	Owners6        *ebpf.MapSpec `ebpf:"owners6"`
 	Peers4         *ebpf.MapSpec `ebpf:"peers4"`
 	Peers6         *ebpf.MapSpec `ebpf:"peers6"`
-	Pending        *ebpf.MapSpec `ebpf:"pending"`
-	PendingCount   *ebpf.MapSpec `ebpf:"pending_count"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	PostDnat       *ebpf.MapSpec `ebpf:"post_dnat"`
+	PostDnatCount  *ebpf.MapSpec `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
-	Stages         *ebpf.MapSpec `ebpf:"stages"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.MapSpec `ebpf:"tunnel_sources6"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways4          *ebpf.MapSpec `ebpf:"ways4"`
-	Ways6          *ebpf.MapSpec `ebpf:"ways6"`
 }
 
 // EgressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -439,31 +439,31 @@ type EgressMaps struct {
 	EventLosses    *ebpf.Map `ebpf:"event_losses"`
 	Events         *ebpf.Map `ebpf:"events"`
 	FlowShares     *ebpf.Map `ebpf:"flow_shares"`
+	Generation     *ebpf.Map `ebpf:"generation"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
 	Ledger4        *ebpf.Map `ebpf:"ledger4"`
 	Ledger6        *ebpf.Map `ebpf:"ledger6"`
 	LedgerHands    *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4        *ebpf.Map `ebpf:"locals4"`
 	Locals6        *ebpf.Map `ebpf:"locals6"`
+	NodeRoutes4    *ebpf.Map `ebpf:"node_routes4"`
+	NodeRoutes6    *ebpf.Map `ebpf:"node_routes6"`
 	Owners4        *ebpf.Map `ebpf:"owners4"`
 	Owners6        *ebpf.Map `ebpf:"owners6"`
 	Peers4         *ebpf.Map `ebpf:"peers4"`
 	Peers6         *ebpf.Map `ebpf:"peers6"`
-	Pending        *ebpf.Map `ebpf:"pending"`
-	PendingCount   *ebpf.Map `ebpf:"pending_count"`
 	Ports          *ebpf.Map `ebpf:"ports"`
+	PostDnat       *ebpf.Map `ebpf:"post_dnat"`
+	PostDnatCount  *ebpf.Map `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Slots          *ebpf.Map `ebpf:"slots"`
-	Stages         *ebpf.Map `ebpf:"stages"`
 	Tables         *ebpf.Map `ebpf:"tables"`
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.Map `ebpf:"tunnel_sources6"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
-	Ways4          *ebpf.Map `ebpf:"ways4"`
-	Ways6          *ebpf.Map `ebpf:"ways6"`
 }
 
 func (m *EgressMaps) Close() error {
@@ -478,31 +478,31 @@ func (m *EgressMaps) Close() error {
 		m.EventLosses,
 		m.Events,
 		m.FlowShares,
+		m.Generation,
 		m.Interfaces,
 		m.Ledger4,
 		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.NodeRoutes4,
+		m.NodeRoutes6,
 		m.Owners4,
 		m.Owners6,
 		m.Peers4,
 		m.Peers6,
-		m.Pending,
-		m.PendingCount,
 		m.Ports,
+		m.PostDnat,
+		m.PostDnatCount,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
-		m.Stages,
 		m.Tables,
 		m.TunnelNodes,
 		m.TunnelSources4,
 		m.TunnelSources6,
 		m.Verdicts,
-		m.Ways4,
-		m.Ways6,
 	)
 }
 

@@ -26,31 +26,31 @@ const (
 	EgressForeignMapEventLosses     = "event_losses"
 	EgressForeignMapEvents          = "events"
 	EgressForeignMapFlowShares      = "flow_shares"
+	EgressForeignMapGeneration      = "generation"
 	EgressForeignMapInterfaces      = "interfaces"
 	EgressForeignMapLedger4         = "ledger4"
 	EgressForeignMapLedger6         = "ledger6"
 	EgressForeignMapLedgerHands     = "ledger_hands"
 	EgressForeignMapLocals4         = "locals4"
 	EgressForeignMapLocals6         = "locals6"
+	EgressForeignMapNodeRoutes4     = "node_routes4"
+	EgressForeignMapNodeRoutes6     = "node_routes6"
 	EgressForeignMapOwners4         = "owners4"
 	EgressForeignMapOwners6         = "owners6"
 	EgressForeignMapPeers4          = "peers4"
 	EgressForeignMapPeers6          = "peers6"
-	EgressForeignMapPending         = "pending"
-	EgressForeignMapPendingCount    = "pending_count"
 	EgressForeignMapPorts           = "ports"
+	EgressForeignMapPostDnat        = "post_dnat"
+	EgressForeignMapPostDnatCount   = "post_dnat_count"
 	EgressForeignMapPrefixes4       = "prefixes4"
 	EgressForeignMapPrefixes6       = "prefixes6"
 	EgressForeignMapRows            = "rows"
 	EgressForeignMapSlots           = "slots"
-	EgressForeignMapStages          = "stages"
 	EgressForeignMapTables          = "tables"
 	EgressForeignMapTunnelNodes     = "tunnel_nodes"
 	EgressForeignMapTunnelSources4  = "tunnel_sources4"
 	EgressForeignMapTunnelSources6  = "tunnel_sources6"
 	EgressForeignMapVerdicts        = "verdicts"
-	EgressForeignMapWays4           = "ways4"
-	EgressForeignMapWays6           = "ways6"
 	EgressForeignProgForwardFilter  = "forward_filter"
 	EgressForeignProgHook           = "hook"
 	EgressForeignProgLocalInFilter  = "local_in_filter"
@@ -135,31 +135,31 @@ type EgressForeignMapSpecs struct {
 	EventLosses    *ebpf.MapSpec `ebpf:"event_losses"`
 	Events         *ebpf.MapSpec `ebpf:"events"`
 	FlowShares     *ebpf.MapSpec `ebpf:"flow_shares"`
+	Generation     *ebpf.MapSpec `ebpf:"generation"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
 	Ledger4        *ebpf.MapSpec `ebpf:"ledger4"`
 	Ledger6        *ebpf.MapSpec `ebpf:"ledger6"`
 	LedgerHands    *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4        *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6        *ebpf.MapSpec `ebpf:"locals6"`
+	NodeRoutes4    *ebpf.MapSpec `ebpf:"node_routes4"`
+	NodeRoutes6    *ebpf.MapSpec `ebpf:"node_routes6"`
 	Owners4        *ebpf.MapSpec `ebpf:"owners4"`
 	Owners6        *ebpf.MapSpec `ebpf:"owners6"`
 	Peers4         *ebpf.MapSpec `ebpf:"peers4"`
 	Peers6         *ebpf.MapSpec `ebpf:"peers6"`
-	Pending        *ebpf.MapSpec `ebpf:"pending"`
-	PendingCount   *ebpf.MapSpec `ebpf:"pending_count"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	PostDnat       *ebpf.MapSpec `ebpf:"post_dnat"`
+	PostDnatCount  *ebpf.MapSpec `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
-	Stages         *ebpf.MapSpec `ebpf:"stages"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.MapSpec `ebpf:"tunnel_sources6"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways4          *ebpf.MapSpec `ebpf:"ways4"`
-	Ways6          *ebpf.MapSpec `ebpf:"ways6"`
 }
 
 // EgressForeignVariableSpecs contains global variables before they are loaded into the kernel.
@@ -214,31 +214,31 @@ type EgressForeignMaps struct {
 	EventLosses    *ebpf.Map `ebpf:"event_losses"`
 	Events         *ebpf.Map `ebpf:"events"`
 	FlowShares     *ebpf.Map `ebpf:"flow_shares"`
+	Generation     *ebpf.Map `ebpf:"generation"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
 	Ledger4        *ebpf.Map `ebpf:"ledger4"`
 	Ledger6        *ebpf.Map `ebpf:"ledger6"`
 	LedgerHands    *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4        *ebpf.Map `ebpf:"locals4"`
 	Locals6        *ebpf.Map `ebpf:"locals6"`
+	NodeRoutes4    *ebpf.Map `ebpf:"node_routes4"`
+	NodeRoutes6    *ebpf.Map `ebpf:"node_routes6"`
 	Owners4        *ebpf.Map `ebpf:"owners4"`
 	Owners6        *ebpf.Map `ebpf:"owners6"`
 	Peers4         *ebpf.Map `ebpf:"peers4"`
 	Peers6         *ebpf.Map `ebpf:"peers6"`
-	Pending        *ebpf.Map `ebpf:"pending"`
-	PendingCount   *ebpf.Map `ebpf:"pending_count"`
 	Ports          *ebpf.Map `ebpf:"ports"`
+	PostDnat       *ebpf.Map `ebpf:"post_dnat"`
+	PostDnatCount  *ebpf.Map `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Slots          *ebpf.Map `ebpf:"slots"`
-	Stages         *ebpf.Map `ebpf:"stages"`
 	Tables         *ebpf.Map `ebpf:"tables"`
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.Map `ebpf:"tunnel_sources6"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
-	Ways4          *ebpf.Map `ebpf:"ways4"`
-	Ways6          *ebpf.Map `ebpf:"ways6"`
 }
 
 func (m *EgressForeignMaps) Close() error {
@@ -253,31 +253,31 @@ func (m *EgressForeignMaps) Close() error {
 		m.EventLosses,
 		m.Events,
 		m.FlowShares,
+		m.Generation,
 		m.Interfaces,
 		m.Ledger4,
 		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.NodeRoutes4,
+		m.NodeRoutes6,
 		m.Owners4,
 		m.Owners6,
 		m.Peers4,
 		m.Peers6,
-		m.Pending,
-		m.PendingCount,
 		m.Ports,
+		m.PostDnat,
+		m.PostDnatCount,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
-		m.Stages,
 		m.Tables,
 		m.TunnelNodes,
 		m.TunnelSources4,
 		m.TunnelSources6,
 		m.Verdicts,
-		m.Ways4,
-		m.Ways6,
 	)
 }
 

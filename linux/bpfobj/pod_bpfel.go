@@ -42,10 +42,10 @@ const (
 )
 
 type PodApproval struct {
-	_     structs.HostLayout
-	Epoch uint32
-	Roles uint8
-	Pad   [3]uint8
+	_          structs.HostLayout
+	Epoch      uint32
+	Authorised uint8
+	Pad        [3]uint8
 }
 
 type PodAttachment struct {
@@ -237,6 +237,11 @@ type PodFlowShare struct {
 	Flows [2]int32
 }
 
+type PodGeneration struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type PodIfindex struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -262,9 +267,9 @@ type PodLedgerHand struct {
 }
 
 type PodNodeRoute struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
+	_        structs.HostLayout
+	Ifindex  uint32
+	FastPath uint32
 }
 
 type PodOutcome int32
@@ -305,7 +310,12 @@ type PodPeerClass struct {
 	Class uint32
 }
 
-type PodPending struct {
+type PodPortClass struct {
+	_     structs.HostLayout
+	Class uint16
+}
+
+type PodPostDnatRecord struct {
 	_    structs.HostLayout
 	Mark uint32
 	Slot uint32
@@ -327,11 +337,6 @@ type PodPending struct {
 	Kind   uint8
 	Closes uint8
 	Pad    [2]uint8
-}
-
-type PodPortClass struct {
-	_     structs.HostLayout
-	Class uint16
 }
 
 type PodPrefix4 struct {
@@ -390,11 +395,6 @@ const (
 	PodSlotNumberNO_SLOT PodSlotNumber = 4096
 )
 
-type PodStage struct {
-	_      structs.HostLayout
-	Number uint32
-}
-
 type PodTableFlag uint32
 
 const (
@@ -437,28 +437,28 @@ const (
 	PodMapEventLosses     = "event_losses"
 	PodMapEvents          = "events"
 	PodMapFlowShares      = "flow_shares"
+	PodMapGeneration      = "generation"
 	PodMapInterfaces      = "interfaces"
 	PodMapLedger4         = "ledger4"
 	PodMapLedger6         = "ledger6"
 	PodMapLedgerHands     = "ledger_hands"
 	PodMapLocals4         = "locals4"
 	PodMapLocals6         = "locals6"
+	PodMapNodeRoutes4     = "node_routes4"
+	PodMapNodeRoutes6     = "node_routes6"
 	PodMapOwners4         = "owners4"
 	PodMapOwners6         = "owners6"
 	PodMapPeers4          = "peers4"
 	PodMapPeers6          = "peers6"
-	PodMapPending         = "pending"
-	PodMapPendingCount    = "pending_count"
 	PodMapPorts           = "ports"
+	PodMapPostDnat        = "post_dnat"
+	PodMapPostDnatCount   = "post_dnat_count"
 	PodMapPrefixes4       = "prefixes4"
 	PodMapPrefixes6       = "prefixes6"
 	PodMapRows            = "rows"
 	PodMapSlots           = "slots"
-	PodMapStages          = "stages"
 	PodMapTables          = "tables"
 	PodMapVerdicts        = "verdicts"
-	PodMapWays4           = "ways4"
-	PodMapWays6           = "ways6"
 	PodProgAdoptFlow      = "adopt_flow"
 	PodProgFromNode       = "from_node"
 	PodProgFromPod        = "from_pod"
@@ -535,39 +535,39 @@ type PodProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodMapSpecs struct {
-	Attachments  *ebpf.MapSpec `ebpf:"attachments"`
-	Conns4       *ebpf.MapSpec `ebpf:"conns4"`
-	Conns6       *ebpf.MapSpec `ebpf:"conns6"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Datagrams    *ebpf.MapSpec `ebpf:"datagrams"`
-	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
-	ErrorBudgets *ebpf.MapSpec `ebpf:"error_budgets"`
-	EventBudgets *ebpf.MapSpec `ebpf:"event_budgets"`
-	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	FlowShares   *ebpf.MapSpec `ebpf:"flow_shares"`
-	Interfaces   *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4      *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6      *ebpf.MapSpec `ebpf:"ledger6"`
-	LedgerHands  *ebpf.MapSpec `ebpf:"ledger_hands"`
-	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
-	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
-	Owners4      *ebpf.MapSpec `ebpf:"owners4"`
-	Owners6      *ebpf.MapSpec `ebpf:"owners6"`
-	Peers4       *ebpf.MapSpec `ebpf:"peers4"`
-	Peers6       *ebpf.MapSpec `ebpf:"peers6"`
-	Pending      *ebpf.MapSpec `ebpf:"pending"`
-	PendingCount *ebpf.MapSpec `ebpf:"pending_count"`
-	Ports        *ebpf.MapSpec `ebpf:"ports"`
-	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
-	Rows         *ebpf.MapSpec `ebpf:"rows"`
-	Slots        *ebpf.MapSpec `ebpf:"slots"`
-	Stages       *ebpf.MapSpec `ebpf:"stages"`
-	Tables       *ebpf.MapSpec `ebpf:"tables"`
-	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways4        *ebpf.MapSpec `ebpf:"ways4"`
-	Ways6        *ebpf.MapSpec `ebpf:"ways6"`
+	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
+	Conns4        *ebpf.MapSpec `ebpf:"conns4"`
+	Conns6        *ebpf.MapSpec `ebpf:"conns6"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
+	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	ErrorBudgets  *ebpf.MapSpec `ebpf:"error_budgets"`
+	EventBudgets  *ebpf.MapSpec `ebpf:"event_budgets"`
+	EventLosses   *ebpf.MapSpec `ebpf:"event_losses"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
+	FlowShares    *ebpf.MapSpec `ebpf:"flow_shares"`
+	Generation    *ebpf.MapSpec `ebpf:"generation"`
+	Interfaces    *ebpf.MapSpec `ebpf:"interfaces"`
+	Ledger4       *ebpf.MapSpec `ebpf:"ledger4"`
+	Ledger6       *ebpf.MapSpec `ebpf:"ledger6"`
+	LedgerHands   *ebpf.MapSpec `ebpf:"ledger_hands"`
+	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
+	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
+	NodeRoutes4   *ebpf.MapSpec `ebpf:"node_routes4"`
+	NodeRoutes6   *ebpf.MapSpec `ebpf:"node_routes6"`
+	Owners4       *ebpf.MapSpec `ebpf:"owners4"`
+	Owners6       *ebpf.MapSpec `ebpf:"owners6"`
+	Peers4        *ebpf.MapSpec `ebpf:"peers4"`
+	Peers6        *ebpf.MapSpec `ebpf:"peers6"`
+	Ports         *ebpf.MapSpec `ebpf:"ports"`
+	PostDnat      *ebpf.MapSpec `ebpf:"post_dnat"`
+	PostDnatCount *ebpf.MapSpec `ebpf:"post_dnat_count"`
+	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
+	Rows          *ebpf.MapSpec `ebpf:"rows"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
 // PodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -614,39 +614,39 @@ func (o *PodObjects) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodMaps struct {
-	Attachments  *ebpf.Map `ebpf:"attachments"`
-	Conns4       *ebpf.Map `ebpf:"conns4"`
-	Conns6       *ebpf.Map `ebpf:"conns6"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Datagrams    *ebpf.Map `ebpf:"datagrams"`
-	Endpoints    *ebpf.Map `ebpf:"endpoints"`
-	ErrorBudgets *ebpf.Map `ebpf:"error_budgets"`
-	EventBudgets *ebpf.Map `ebpf:"event_budgets"`
-	EventLosses  *ebpf.Map `ebpf:"event_losses"`
-	Events       *ebpf.Map `ebpf:"events"`
-	FlowShares   *ebpf.Map `ebpf:"flow_shares"`
-	Interfaces   *ebpf.Map `ebpf:"interfaces"`
-	Ledger4      *ebpf.Map `ebpf:"ledger4"`
-	Ledger6      *ebpf.Map `ebpf:"ledger6"`
-	LedgerHands  *ebpf.Map `ebpf:"ledger_hands"`
-	Locals4      *ebpf.Map `ebpf:"locals4"`
-	Locals6      *ebpf.Map `ebpf:"locals6"`
-	Owners4      *ebpf.Map `ebpf:"owners4"`
-	Owners6      *ebpf.Map `ebpf:"owners6"`
-	Peers4       *ebpf.Map `ebpf:"peers4"`
-	Peers6       *ebpf.Map `ebpf:"peers6"`
-	Pending      *ebpf.Map `ebpf:"pending"`
-	PendingCount *ebpf.Map `ebpf:"pending_count"`
-	Ports        *ebpf.Map `ebpf:"ports"`
-	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
-	Rows         *ebpf.Map `ebpf:"rows"`
-	Slots        *ebpf.Map `ebpf:"slots"`
-	Stages       *ebpf.Map `ebpf:"stages"`
-	Tables       *ebpf.Map `ebpf:"tables"`
-	Verdicts     *ebpf.Map `ebpf:"verdicts"`
-	Ways4        *ebpf.Map `ebpf:"ways4"`
-	Ways6        *ebpf.Map `ebpf:"ways6"`
+	Attachments   *ebpf.Map `ebpf:"attachments"`
+	Conns4        *ebpf.Map `ebpf:"conns4"`
+	Conns6        *ebpf.Map `ebpf:"conns6"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Datagrams     *ebpf.Map `ebpf:"datagrams"`
+	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	ErrorBudgets  *ebpf.Map `ebpf:"error_budgets"`
+	EventBudgets  *ebpf.Map `ebpf:"event_budgets"`
+	EventLosses   *ebpf.Map `ebpf:"event_losses"`
+	Events        *ebpf.Map `ebpf:"events"`
+	FlowShares    *ebpf.Map `ebpf:"flow_shares"`
+	Generation    *ebpf.Map `ebpf:"generation"`
+	Interfaces    *ebpf.Map `ebpf:"interfaces"`
+	Ledger4       *ebpf.Map `ebpf:"ledger4"`
+	Ledger6       *ebpf.Map `ebpf:"ledger6"`
+	LedgerHands   *ebpf.Map `ebpf:"ledger_hands"`
+	Locals4       *ebpf.Map `ebpf:"locals4"`
+	Locals6       *ebpf.Map `ebpf:"locals6"`
+	NodeRoutes4   *ebpf.Map `ebpf:"node_routes4"`
+	NodeRoutes6   *ebpf.Map `ebpf:"node_routes6"`
+	Owners4       *ebpf.Map `ebpf:"owners4"`
+	Owners6       *ebpf.Map `ebpf:"owners6"`
+	Peers4        *ebpf.Map `ebpf:"peers4"`
+	Peers6        *ebpf.Map `ebpf:"peers6"`
+	Ports         *ebpf.Map `ebpf:"ports"`
+	PostDnat      *ebpf.Map `ebpf:"post_dnat"`
+	PostDnatCount *ebpf.Map `ebpf:"post_dnat_count"`
+	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
+	Rows          *ebpf.Map `ebpf:"rows"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	Tables        *ebpf.Map `ebpf:"tables"`
+	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 }
 
 func (m *PodMaps) Close() error {
@@ -662,28 +662,28 @@ func (m *PodMaps) Close() error {
 		m.EventLosses,
 		m.Events,
 		m.FlowShares,
+		m.Generation,
 		m.Interfaces,
 		m.Ledger4,
 		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.NodeRoutes4,
+		m.NodeRoutes6,
 		m.Owners4,
 		m.Owners6,
 		m.Peers4,
 		m.Peers6,
-		m.Pending,
-		m.PendingCount,
 		m.Ports,
+		m.PostDnat,
+		m.PostDnatCount,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
-		m.Stages,
 		m.Tables,
 		m.Verdicts,
-		m.Ways4,
-		m.Ways6,
 	)
 }
 

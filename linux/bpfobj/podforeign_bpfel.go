@@ -27,28 +27,28 @@ const (
 	PodForeignMapEventLosses     = "event_losses"
 	PodForeignMapEvents          = "events"
 	PodForeignMapFlowShares      = "flow_shares"
+	PodForeignMapGeneration      = "generation"
 	PodForeignMapInterfaces      = "interfaces"
 	PodForeignMapLedger4         = "ledger4"
 	PodForeignMapLedger6         = "ledger6"
 	PodForeignMapLedgerHands     = "ledger_hands"
 	PodForeignMapLocals4         = "locals4"
 	PodForeignMapLocals6         = "locals6"
+	PodForeignMapNodeRoutes4     = "node_routes4"
+	PodForeignMapNodeRoutes6     = "node_routes6"
 	PodForeignMapOwners4         = "owners4"
 	PodForeignMapOwners6         = "owners6"
 	PodForeignMapPeers4          = "peers4"
 	PodForeignMapPeers6          = "peers6"
-	PodForeignMapPending         = "pending"
-	PodForeignMapPendingCount    = "pending_count"
 	PodForeignMapPorts           = "ports"
+	PodForeignMapPostDnat        = "post_dnat"
+	PodForeignMapPostDnatCount   = "post_dnat_count"
 	PodForeignMapPrefixes4       = "prefixes4"
 	PodForeignMapPrefixes6       = "prefixes6"
 	PodForeignMapRows            = "rows"
 	PodForeignMapSlots           = "slots"
-	PodForeignMapStages          = "stages"
 	PodForeignMapTables          = "tables"
 	PodForeignMapVerdicts        = "verdicts"
-	PodForeignMapWays4           = "ways4"
-	PodForeignMapWays6           = "ways6"
 	PodForeignProgAdoptFlow      = "adopt_flow"
 	PodForeignProgFromNode       = "from_node"
 	PodForeignProgFromPod        = "from_pod"
@@ -125,39 +125,39 @@ type PodForeignProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodForeignMapSpecs struct {
-	Attachments  *ebpf.MapSpec `ebpf:"attachments"`
-	Conns4       *ebpf.MapSpec `ebpf:"conns4"`
-	Conns6       *ebpf.MapSpec `ebpf:"conns6"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Datagrams    *ebpf.MapSpec `ebpf:"datagrams"`
-	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
-	ErrorBudgets *ebpf.MapSpec `ebpf:"error_budgets"`
-	EventBudgets *ebpf.MapSpec `ebpf:"event_budgets"`
-	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	FlowShares   *ebpf.MapSpec `ebpf:"flow_shares"`
-	Interfaces   *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4      *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6      *ebpf.MapSpec `ebpf:"ledger6"`
-	LedgerHands  *ebpf.MapSpec `ebpf:"ledger_hands"`
-	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
-	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
-	Owners4      *ebpf.MapSpec `ebpf:"owners4"`
-	Owners6      *ebpf.MapSpec `ebpf:"owners6"`
-	Peers4       *ebpf.MapSpec `ebpf:"peers4"`
-	Peers6       *ebpf.MapSpec `ebpf:"peers6"`
-	Pending      *ebpf.MapSpec `ebpf:"pending"`
-	PendingCount *ebpf.MapSpec `ebpf:"pending_count"`
-	Ports        *ebpf.MapSpec `ebpf:"ports"`
-	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
-	Rows         *ebpf.MapSpec `ebpf:"rows"`
-	Slots        *ebpf.MapSpec `ebpf:"slots"`
-	Stages       *ebpf.MapSpec `ebpf:"stages"`
-	Tables       *ebpf.MapSpec `ebpf:"tables"`
-	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways4        *ebpf.MapSpec `ebpf:"ways4"`
-	Ways6        *ebpf.MapSpec `ebpf:"ways6"`
+	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
+	Conns4        *ebpf.MapSpec `ebpf:"conns4"`
+	Conns6        *ebpf.MapSpec `ebpf:"conns6"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
+	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	ErrorBudgets  *ebpf.MapSpec `ebpf:"error_budgets"`
+	EventBudgets  *ebpf.MapSpec `ebpf:"event_budgets"`
+	EventLosses   *ebpf.MapSpec `ebpf:"event_losses"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
+	FlowShares    *ebpf.MapSpec `ebpf:"flow_shares"`
+	Generation    *ebpf.MapSpec `ebpf:"generation"`
+	Interfaces    *ebpf.MapSpec `ebpf:"interfaces"`
+	Ledger4       *ebpf.MapSpec `ebpf:"ledger4"`
+	Ledger6       *ebpf.MapSpec `ebpf:"ledger6"`
+	LedgerHands   *ebpf.MapSpec `ebpf:"ledger_hands"`
+	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
+	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
+	NodeRoutes4   *ebpf.MapSpec `ebpf:"node_routes4"`
+	NodeRoutes6   *ebpf.MapSpec `ebpf:"node_routes6"`
+	Owners4       *ebpf.MapSpec `ebpf:"owners4"`
+	Owners6       *ebpf.MapSpec `ebpf:"owners6"`
+	Peers4        *ebpf.MapSpec `ebpf:"peers4"`
+	Peers6        *ebpf.MapSpec `ebpf:"peers6"`
+	Ports         *ebpf.MapSpec `ebpf:"ports"`
+	PostDnat      *ebpf.MapSpec `ebpf:"post_dnat"`
+	PostDnatCount *ebpf.MapSpec `ebpf:"post_dnat_count"`
+	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
+	Rows          *ebpf.MapSpec `ebpf:"rows"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
 // PodForeignVariableSpecs contains global variables before they are loaded into the kernel.
@@ -204,39 +204,39 @@ func (o *PodForeignObjects) Close() error {
 //
 // It can be passed to LoadPodForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodForeignMaps struct {
-	Attachments  *ebpf.Map `ebpf:"attachments"`
-	Conns4       *ebpf.Map `ebpf:"conns4"`
-	Conns6       *ebpf.Map `ebpf:"conns6"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Datagrams    *ebpf.Map `ebpf:"datagrams"`
-	Endpoints    *ebpf.Map `ebpf:"endpoints"`
-	ErrorBudgets *ebpf.Map `ebpf:"error_budgets"`
-	EventBudgets *ebpf.Map `ebpf:"event_budgets"`
-	EventLosses  *ebpf.Map `ebpf:"event_losses"`
-	Events       *ebpf.Map `ebpf:"events"`
-	FlowShares   *ebpf.Map `ebpf:"flow_shares"`
-	Interfaces   *ebpf.Map `ebpf:"interfaces"`
-	Ledger4      *ebpf.Map `ebpf:"ledger4"`
-	Ledger6      *ebpf.Map `ebpf:"ledger6"`
-	LedgerHands  *ebpf.Map `ebpf:"ledger_hands"`
-	Locals4      *ebpf.Map `ebpf:"locals4"`
-	Locals6      *ebpf.Map `ebpf:"locals6"`
-	Owners4      *ebpf.Map `ebpf:"owners4"`
-	Owners6      *ebpf.Map `ebpf:"owners6"`
-	Peers4       *ebpf.Map `ebpf:"peers4"`
-	Peers6       *ebpf.Map `ebpf:"peers6"`
-	Pending      *ebpf.Map `ebpf:"pending"`
-	PendingCount *ebpf.Map `ebpf:"pending_count"`
-	Ports        *ebpf.Map `ebpf:"ports"`
-	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
-	Rows         *ebpf.Map `ebpf:"rows"`
-	Slots        *ebpf.Map `ebpf:"slots"`
-	Stages       *ebpf.Map `ebpf:"stages"`
-	Tables       *ebpf.Map `ebpf:"tables"`
-	Verdicts     *ebpf.Map `ebpf:"verdicts"`
-	Ways4        *ebpf.Map `ebpf:"ways4"`
-	Ways6        *ebpf.Map `ebpf:"ways6"`
+	Attachments   *ebpf.Map `ebpf:"attachments"`
+	Conns4        *ebpf.Map `ebpf:"conns4"`
+	Conns6        *ebpf.Map `ebpf:"conns6"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Datagrams     *ebpf.Map `ebpf:"datagrams"`
+	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	ErrorBudgets  *ebpf.Map `ebpf:"error_budgets"`
+	EventBudgets  *ebpf.Map `ebpf:"event_budgets"`
+	EventLosses   *ebpf.Map `ebpf:"event_losses"`
+	Events        *ebpf.Map `ebpf:"events"`
+	FlowShares    *ebpf.Map `ebpf:"flow_shares"`
+	Generation    *ebpf.Map `ebpf:"generation"`
+	Interfaces    *ebpf.Map `ebpf:"interfaces"`
+	Ledger4       *ebpf.Map `ebpf:"ledger4"`
+	Ledger6       *ebpf.Map `ebpf:"ledger6"`
+	LedgerHands   *ebpf.Map `ebpf:"ledger_hands"`
+	Locals4       *ebpf.Map `ebpf:"locals4"`
+	Locals6       *ebpf.Map `ebpf:"locals6"`
+	NodeRoutes4   *ebpf.Map `ebpf:"node_routes4"`
+	NodeRoutes6   *ebpf.Map `ebpf:"node_routes6"`
+	Owners4       *ebpf.Map `ebpf:"owners4"`
+	Owners6       *ebpf.Map `ebpf:"owners6"`
+	Peers4        *ebpf.Map `ebpf:"peers4"`
+	Peers6        *ebpf.Map `ebpf:"peers6"`
+	Ports         *ebpf.Map `ebpf:"ports"`
+	PostDnat      *ebpf.Map `ebpf:"post_dnat"`
+	PostDnatCount *ebpf.Map `ebpf:"post_dnat_count"`
+	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
+	Rows          *ebpf.Map `ebpf:"rows"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	Tables        *ebpf.Map `ebpf:"tables"`
+	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 }
 
 func (m *PodForeignMaps) Close() error {
@@ -252,28 +252,28 @@ func (m *PodForeignMaps) Close() error {
 		m.EventLosses,
 		m.Events,
 		m.FlowShares,
+		m.Generation,
 		m.Interfaces,
 		m.Ledger4,
 		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.NodeRoutes4,
+		m.NodeRoutes6,
 		m.Owners4,
 		m.Owners6,
 		m.Peers4,
 		m.Peers6,
-		m.Pending,
-		m.PendingCount,
 		m.Ports,
+		m.PostDnat,
+		m.PostDnatCount,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
-		m.Stages,
 		m.Tables,
 		m.Verdicts,
-		m.Ways4,
-		m.Ways6,
 	)
 }
 

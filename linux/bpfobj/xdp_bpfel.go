@@ -35,10 +35,10 @@ type XdpConn struct {
 	Seen      uint32
 	FlowFlags uint32
 	End       [2]struct {
-		_     structs.HostLayout
-		Epoch uint32
-		Roles uint8
-		Pad   [3]uint8
+		_          structs.HostLayout
+		Epoch      uint32
+		Authorised uint8
+		Pad        [3]uint8
 	}
 	Sent        [2]uint32
 	State       uint8
@@ -116,6 +116,11 @@ type XdpFlowShare struct {
 	Flows [2]int32
 }
 
+type XdpGeneration struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type XdpIfindex struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -134,9 +139,9 @@ type XdpLedgerHand struct {
 }
 
 type XdpNodeRoute struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
+	_        structs.HostLayout
+	Ifindex  uint32
+	FastPath uint32
 }
 
 type XdpOwnerEntry struct {
@@ -188,11 +193,6 @@ type XdpSlotIndex struct {
 	Slot uint32
 }
 
-type XdpStage struct {
-	_      structs.HostLayout
-	Number uint32
-}
-
 type XdpTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -218,48 +218,48 @@ type XdpVerdictRow struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	XdpMapAttachments   = "attachments"
-	XdpMapConns4        = "conns4"
-	XdpMapConns6        = "conns6"
-	XdpMapCounters      = "counters"
-	XdpMapDatagrams     = "datagrams"
-	XdpMapDeny4         = "deny4"
-	XdpMapDeny6         = "deny6"
-	XdpMapDenyPrefixes4 = "deny_prefixes4"
-	XdpMapDenyPrefixes6 = "deny_prefixes6"
-	XdpMapDenySieve4    = "deny_sieve4"
-	XdpMapDenySieve6    = "deny_sieve6"
-	XdpMapEndpoints     = "endpoints"
-	XdpMapEventBudgets  = "event_budgets"
-	XdpMapEventLosses   = "event_losses"
-	XdpMapEvents        = "events"
-	XdpMapFlowShares    = "flow_shares"
-	XdpMapInterfaces    = "interfaces"
-	XdpMapLedger4       = "ledger4"
-	XdpMapLedger6       = "ledger6"
-	XdpMapLedgerHands   = "ledger_hands"
-	XdpMapLocals4       = "locals4"
-	XdpMapLocals6       = "locals6"
-	XdpMapOwners4       = "owners4"
-	XdpMapOwners6       = "owners6"
-	XdpMapPeers4        = "peers4"
-	XdpMapPeers6        = "peers6"
-	XdpMapPorts         = "ports"
-	XdpMapPrefixes4     = "prefixes4"
-	XdpMapPrefixes6     = "prefixes6"
-	XdpMapRows          = "rows"
-	XdpMapSlots         = "slots"
-	XdpMapStages        = "stages"
-	XdpMapTables        = "tables"
-	XdpMapVerdicts      = "verdicts"
-	XdpMapWays4         = "ways4"
-	XdpMapWays6         = "ways6"
-	XdpMapXdpCounters   = "xdp_counters"
-	XdpProgUplink       = "uplink"
-	XdpVarEventAllowed  = "event_allowed"
-	XdpVarEventCost     = "event_cost"
-	XdpVarEventRate     = "event_rate"
-	XdpVarEventWindow   = "event_window"
+	XdpMapAttachments    = "attachments"
+	XdpMapConns4         = "conns4"
+	XdpMapConns6         = "conns6"
+	XdpMapCounters       = "counters"
+	XdpMapDatagrams      = "datagrams"
+	XdpMapDeny4          = "deny4"
+	XdpMapDeny6          = "deny6"
+	XdpMapDenyPrefilter4 = "deny_prefilter4"
+	XdpMapDenyPrefilter6 = "deny_prefilter6"
+	XdpMapDenyPrefixes4  = "deny_prefixes4"
+	XdpMapDenyPrefixes6  = "deny_prefixes6"
+	XdpMapEndpoints      = "endpoints"
+	XdpMapEventBudgets   = "event_budgets"
+	XdpMapEventLosses    = "event_losses"
+	XdpMapEvents         = "events"
+	XdpMapFlowShares     = "flow_shares"
+	XdpMapGeneration     = "generation"
+	XdpMapInterfaces     = "interfaces"
+	XdpMapLedger4        = "ledger4"
+	XdpMapLedger6        = "ledger6"
+	XdpMapLedgerHands    = "ledger_hands"
+	XdpMapLocals4        = "locals4"
+	XdpMapLocals6        = "locals6"
+	XdpMapNodeRoutes4    = "node_routes4"
+	XdpMapNodeRoutes6    = "node_routes6"
+	XdpMapOwners4        = "owners4"
+	XdpMapOwners6        = "owners6"
+	XdpMapPeers4         = "peers4"
+	XdpMapPeers6         = "peers6"
+	XdpMapPorts          = "ports"
+	XdpMapPrefixes4      = "prefixes4"
+	XdpMapPrefixes6      = "prefixes6"
+	XdpMapRows           = "rows"
+	XdpMapSlots          = "slots"
+	XdpMapTables         = "tables"
+	XdpMapVerdicts       = "verdicts"
+	XdpMapXdpCounters    = "xdp_counters"
+	XdpProgUplink        = "uplink"
+	XdpVarEventAllowed   = "event_allowed"
+	XdpVarEventCost      = "event_cost"
+	XdpVarEventRate      = "event_rate"
+	XdpVarEventWindow    = "event_window"
 )
 
 // LoadXdp returns the embedded CollectionSpec for Xdp.
@@ -311,43 +311,43 @@ type XdpProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpMapSpecs struct {
-	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
-	Conns4        *ebpf.MapSpec `ebpf:"conns4"`
-	Conns6        *ebpf.MapSpec `ebpf:"conns6"`
-	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
-	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
-	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
-	DenyPrefixes4 *ebpf.MapSpec `ebpf:"deny_prefixes4"`
-	DenyPrefixes6 *ebpf.MapSpec `ebpf:"deny_prefixes6"`
-	DenySieve4    *ebpf.MapSpec `ebpf:"deny_sieve4"`
-	DenySieve6    *ebpf.MapSpec `ebpf:"deny_sieve6"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	EventBudgets  *ebpf.MapSpec `ebpf:"event_budgets"`
-	EventLosses   *ebpf.MapSpec `ebpf:"event_losses"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	FlowShares    *ebpf.MapSpec `ebpf:"flow_shares"`
-	Interfaces    *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4       *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6       *ebpf.MapSpec `ebpf:"ledger6"`
-	LedgerHands   *ebpf.MapSpec `ebpf:"ledger_hands"`
-	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
-	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
-	Owners4       *ebpf.MapSpec `ebpf:"owners4"`
-	Owners6       *ebpf.MapSpec `ebpf:"owners6"`
-	Peers4        *ebpf.MapSpec `ebpf:"peers4"`
-	Peers6        *ebpf.MapSpec `ebpf:"peers6"`
-	Ports         *ebpf.MapSpec `ebpf:"ports"`
-	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
-	Rows          *ebpf.MapSpec `ebpf:"rows"`
-	Slots         *ebpf.MapSpec `ebpf:"slots"`
-	Stages        *ebpf.MapSpec `ebpf:"stages"`
-	Tables        *ebpf.MapSpec `ebpf:"tables"`
-	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways4         *ebpf.MapSpec `ebpf:"ways4"`
-	Ways6         *ebpf.MapSpec `ebpf:"ways6"`
-	XdpCounters   *ebpf.MapSpec `ebpf:"xdp_counters"`
+	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	Conns4         *ebpf.MapSpec `ebpf:"conns4"`
+	Conns6         *ebpf.MapSpec `ebpf:"conns6"`
+	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	Datagrams      *ebpf.MapSpec `ebpf:"datagrams"`
+	Deny4          *ebpf.MapSpec `ebpf:"deny4"`
+	Deny6          *ebpf.MapSpec `ebpf:"deny6"`
+	DenyPrefilter4 *ebpf.MapSpec `ebpf:"deny_prefilter4"`
+	DenyPrefilter6 *ebpf.MapSpec `ebpf:"deny_prefilter6"`
+	DenyPrefixes4  *ebpf.MapSpec `ebpf:"deny_prefixes4"`
+	DenyPrefixes6  *ebpf.MapSpec `ebpf:"deny_prefixes6"`
+	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
+	EventBudgets   *ebpf.MapSpec `ebpf:"event_budgets"`
+	EventLosses    *ebpf.MapSpec `ebpf:"event_losses"`
+	Events         *ebpf.MapSpec `ebpf:"events"`
+	FlowShares     *ebpf.MapSpec `ebpf:"flow_shares"`
+	Generation     *ebpf.MapSpec `ebpf:"generation"`
+	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
+	Ledger4        *ebpf.MapSpec `ebpf:"ledger4"`
+	Ledger6        *ebpf.MapSpec `ebpf:"ledger6"`
+	LedgerHands    *ebpf.MapSpec `ebpf:"ledger_hands"`
+	Locals4        *ebpf.MapSpec `ebpf:"locals4"`
+	Locals6        *ebpf.MapSpec `ebpf:"locals6"`
+	NodeRoutes4    *ebpf.MapSpec `ebpf:"node_routes4"`
+	NodeRoutes6    *ebpf.MapSpec `ebpf:"node_routes6"`
+	Owners4        *ebpf.MapSpec `ebpf:"owners4"`
+	Owners6        *ebpf.MapSpec `ebpf:"owners6"`
+	Peers4         *ebpf.MapSpec `ebpf:"peers4"`
+	Peers6         *ebpf.MapSpec `ebpf:"peers6"`
+	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	Prefixes4      *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
+	Rows           *ebpf.MapSpec `ebpf:"rows"`
+	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	Tables         *ebpf.MapSpec `ebpf:"tables"`
+	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
+	XdpCounters    *ebpf.MapSpec `ebpf:"xdp_counters"`
 }
 
 // XdpVariableSpecs contains global variables before they are loaded into the kernel.
@@ -380,43 +380,43 @@ func (o *XdpObjects) Close() error {
 //
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpMaps struct {
-	Attachments   *ebpf.Map `ebpf:"attachments"`
-	Conns4        *ebpf.Map `ebpf:"conns4"`
-	Conns6        *ebpf.Map `ebpf:"conns6"`
-	Counters      *ebpf.Map `ebpf:"counters"`
-	Datagrams     *ebpf.Map `ebpf:"datagrams"`
-	Deny4         *ebpf.Map `ebpf:"deny4"`
-	Deny6         *ebpf.Map `ebpf:"deny6"`
-	DenyPrefixes4 *ebpf.Map `ebpf:"deny_prefixes4"`
-	DenyPrefixes6 *ebpf.Map `ebpf:"deny_prefixes6"`
-	DenySieve4    *ebpf.Map `ebpf:"deny_sieve4"`
-	DenySieve6    *ebpf.Map `ebpf:"deny_sieve6"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	EventBudgets  *ebpf.Map `ebpf:"event_budgets"`
-	EventLosses   *ebpf.Map `ebpf:"event_losses"`
-	Events        *ebpf.Map `ebpf:"events"`
-	FlowShares    *ebpf.Map `ebpf:"flow_shares"`
-	Interfaces    *ebpf.Map `ebpf:"interfaces"`
-	Ledger4       *ebpf.Map `ebpf:"ledger4"`
-	Ledger6       *ebpf.Map `ebpf:"ledger6"`
-	LedgerHands   *ebpf.Map `ebpf:"ledger_hands"`
-	Locals4       *ebpf.Map `ebpf:"locals4"`
-	Locals6       *ebpf.Map `ebpf:"locals6"`
-	Owners4       *ebpf.Map `ebpf:"owners4"`
-	Owners6       *ebpf.Map `ebpf:"owners6"`
-	Peers4        *ebpf.Map `ebpf:"peers4"`
-	Peers6        *ebpf.Map `ebpf:"peers6"`
-	Ports         *ebpf.Map `ebpf:"ports"`
-	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
-	Rows          *ebpf.Map `ebpf:"rows"`
-	Slots         *ebpf.Map `ebpf:"slots"`
-	Stages        *ebpf.Map `ebpf:"stages"`
-	Tables        *ebpf.Map `ebpf:"tables"`
-	Verdicts      *ebpf.Map `ebpf:"verdicts"`
-	Ways4         *ebpf.Map `ebpf:"ways4"`
-	Ways6         *ebpf.Map `ebpf:"ways6"`
-	XdpCounters   *ebpf.Map `ebpf:"xdp_counters"`
+	Attachments    *ebpf.Map `ebpf:"attachments"`
+	Conns4         *ebpf.Map `ebpf:"conns4"`
+	Conns6         *ebpf.Map `ebpf:"conns6"`
+	Counters       *ebpf.Map `ebpf:"counters"`
+	Datagrams      *ebpf.Map `ebpf:"datagrams"`
+	Deny4          *ebpf.Map `ebpf:"deny4"`
+	Deny6          *ebpf.Map `ebpf:"deny6"`
+	DenyPrefilter4 *ebpf.Map `ebpf:"deny_prefilter4"`
+	DenyPrefilter6 *ebpf.Map `ebpf:"deny_prefilter6"`
+	DenyPrefixes4  *ebpf.Map `ebpf:"deny_prefixes4"`
+	DenyPrefixes6  *ebpf.Map `ebpf:"deny_prefixes6"`
+	Endpoints      *ebpf.Map `ebpf:"endpoints"`
+	EventBudgets   *ebpf.Map `ebpf:"event_budgets"`
+	EventLosses    *ebpf.Map `ebpf:"event_losses"`
+	Events         *ebpf.Map `ebpf:"events"`
+	FlowShares     *ebpf.Map `ebpf:"flow_shares"`
+	Generation     *ebpf.Map `ebpf:"generation"`
+	Interfaces     *ebpf.Map `ebpf:"interfaces"`
+	Ledger4        *ebpf.Map `ebpf:"ledger4"`
+	Ledger6        *ebpf.Map `ebpf:"ledger6"`
+	LedgerHands    *ebpf.Map `ebpf:"ledger_hands"`
+	Locals4        *ebpf.Map `ebpf:"locals4"`
+	Locals6        *ebpf.Map `ebpf:"locals6"`
+	NodeRoutes4    *ebpf.Map `ebpf:"node_routes4"`
+	NodeRoutes6    *ebpf.Map `ebpf:"node_routes6"`
+	Owners4        *ebpf.Map `ebpf:"owners4"`
+	Owners6        *ebpf.Map `ebpf:"owners6"`
+	Peers4         *ebpf.Map `ebpf:"peers4"`
+	Peers6         *ebpf.Map `ebpf:"peers6"`
+	Ports          *ebpf.Map `ebpf:"ports"`
+	Prefixes4      *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
+	Rows           *ebpf.Map `ebpf:"rows"`
+	Slots          *ebpf.Map `ebpf:"slots"`
+	Tables         *ebpf.Map `ebpf:"tables"`
+	Verdicts       *ebpf.Map `ebpf:"verdicts"`
+	XdpCounters    *ebpf.Map `ebpf:"xdp_counters"`
 }
 
 func (m *XdpMaps) Close() error {
@@ -428,21 +428,24 @@ func (m *XdpMaps) Close() error {
 		m.Datagrams,
 		m.Deny4,
 		m.Deny6,
+		m.DenyPrefilter4,
+		m.DenyPrefilter6,
 		m.DenyPrefixes4,
 		m.DenyPrefixes6,
-		m.DenySieve4,
-		m.DenySieve6,
 		m.Endpoints,
 		m.EventBudgets,
 		m.EventLosses,
 		m.Events,
 		m.FlowShares,
+		m.Generation,
 		m.Interfaces,
 		m.Ledger4,
 		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.NodeRoutes4,
+		m.NodeRoutes6,
 		m.Owners4,
 		m.Owners6,
 		m.Peers4,
@@ -452,11 +455,8 @@ func (m *XdpMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
-		m.Stages,
 		m.Tables,
 		m.Verdicts,
-		m.Ways4,
-		m.Ways6,
 		m.XdpCounters,
 	)
 }

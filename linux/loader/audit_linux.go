@@ -90,7 +90,7 @@ func (d *DataPath) checks(alive map[int]bool) ([]check, error) {
 		d.generationCheck(),
 	}
 	if w.routes != nil {
-		all = append(all, prefixesCheck("ways", o.Ways4, o.Ways6, w.routes)...)
+		all = append(all, prefixesCheck("node_routes", o.NodeRoutes4, o.NodeRoutes6, w.routes)...)
 		all = append(all, variableCheck("forward_direct", o.ForwardDirect, direct(w.routes)))
 	}
 	if w.owners != nil {
@@ -154,9 +154,9 @@ func variableCheck(name string, v *ebpf.Variable, want uint32) check {
 // generationCheck audits the generation of the maps. It is enough that the next step uses another
 // generation.
 func (d *DataPath) generationCheck() check {
-	return check{"stages", func() ([]string, error) {
+	return check{"generation", func() ([]string, error) {
 		var buf [4]byte
-		if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
+		if _, err := d.generationAt.ReadAt(buf[:], 0); err != nil {
 			return nil, fmt.Errorf("read the generation of the maps: %w", err)
 		}
 		if now := binary.NativeEndian.Uint32(buf[:]); now != d.generation {

@@ -158,13 +158,13 @@ func (d *DataPath) overMaps(spec *ebpf.CollectionSpec) *ebpf.CollectionOptions {
 func (d *DataPath) maps() map[string]*ebpf.Map {
 	m := &d.objects.PodMaps
 	return map[string]*ebpf.Map{
-		"endpoints": m.Endpoints, "interfaces": m.Interfaces, "slots": m.Slots, "stages": m.Stages, "locals4": m.Locals4,
+		"endpoints": m.Endpoints, "interfaces": m.Interfaces, "slots": m.Slots, "generation": m.Generation, "locals4": m.Locals4,
 		"locals6": m.Locals6, "attachments": m.Attachments,
-		"ways4": m.Ways4, "ways6": m.Ways6, "owners4": m.Owners4, "owners6": m.Owners6, "peers4": m.Peers4, "peers6": m.Peers6,
+		"node_routes4": m.NodeRoutes4, "node_routes6": m.NodeRoutes6, "owners4": m.Owners4, "owners6": m.Owners6, "peers4": m.Peers4, "peers6": m.Peers6,
 		"prefixes4": m.Prefixes4, "prefixes6": m.Prefixes6, "ports": m.Ports,
 		"verdicts": m.Verdicts, "rows": m.Rows, "tables": m.Tables, "conns4": m.Conns4, "conns6": m.Conns6,
 		"ledger4": m.Ledger4, "ledger6": m.Ledger6, "ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
-		"datagrams": m.Datagrams, "counters": m.Counters, "pending": m.Pending, "pending_count": m.PendingCount,
+		"datagrams": m.Datagrams, "counters": m.Counters, "post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
 		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses, "error_budgets": m.ErrorBudgets,
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 // LayoutVersion names the shape and meaning of the maps. It changes whenever an older program
 // or agent would misread them.
-const LayoutVersion = "v3"
+const LayoutVersion = "v4"
 
 // DataPath holds the loaded programs and their maps. It is not safe for concurrent use, except
 // for Counters.
@@ -29,20 +29,20 @@ type DataPath struct {
 	objects bpfobj.PodObjects
 	// queries is true if the programs can query connection tracking; tracking is the result of the
 	// last probe.
-	queries     bool
-	tracking    Tracking
-	probe       func() Tracking
-	egress      egress
-	foreign     bool // another CNI plugin made the interfaces of the pods
-	observeNode bool // all pods are observed
-	slots       *ebpf.Memory
-	ports       *ebpf.Memory
-	stages      *ebpf.Memory
-	shares      *ebpf.Memory
-	interfaces  interfaces
-	generation  uint32             // generation of the last step that began
-	single      []*ebpf.Map        // maps without batch support in this kernel
-	running     bpfobj.PodEndpoint // endpoint of the last Run
+	queries      bool
+	tracking     Tracking
+	probe        func() Tracking
+	egress       egress
+	foreign      bool // another CNI plugin made the interfaces of the pods
+	observeNode  bool // all pods are observed
+	slots        *ebpf.Memory
+	ports        *ebpf.Memory
+	generationAt *ebpf.Memory // the map of the generation
+	shares       *ebpf.Memory
+	interfaces   interfaces
+	generation   uint32             // generation of the last step that began
+	single       []*ebpf.Map        // maps without batch support in this kernel
+	running      bpfobj.PodEndpoint // endpoint of the last Run
 	// older is nil unless an upgrade is in progress.
 	older *migrate.Layout
 	// alone is true if our programs are attached everywhere.
@@ -153,7 +153,7 @@ func (d *DataPath) shareMemory() error {
 	for _, m := range []struct {
 		of *ebpf.Map
 		to **ebpf.Memory
-	}{{d.objects.Slots, &d.slots}, {d.objects.PodMaps.Ports, &d.ports}, {d.objects.Stages, &d.stages}, {d.objects.FlowShares, &d.shares}} {
+	}{{d.objects.Slots, &d.slots}, {d.objects.PodMaps.Ports, &d.ports}, {d.objects.Generation, &d.generationAt}, {d.objects.FlowShares, &d.shares}} {
 		memory, err := m.of.Memory()
 		if err != nil {
 			return fmt.Errorf("map the memory of %s: %w", m.of, err)
@@ -161,7 +161,7 @@ func (d *DataPath) shareMemory() error {
 		*m.to = memory
 	}
 	var buf [4]byte
-	if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
+	if _, err := d.generationAt.ReadAt(buf[:], 0); err != nil {
 		return fmt.Errorf("read the generation of the maps: %w", err)
 	}
 	d.generation = binary.NativeEndian.Uint32(buf[:])

@@ -49,7 +49,7 @@ func (d *DataPath) beginGeneration() error {
 	d.generation++
 	var buf [4]byte
 	binary.NativeEndian.PutUint32(buf[:], d.generation)
-	if _, err := d.stages.WriteAt(buf[:], 0); err != nil {
+	if _, err := d.generationAt.WriteAt(buf[:], 0); err != nil {
 		return fmt.Errorf("increment the generation of the maps: %w", err)
 	}
 	return nil

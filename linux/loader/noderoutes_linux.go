@@ -69,7 +69,7 @@ func (d *DataPath) SetNodeRoutes(want map[netip.Prefix]NodeRoute) error {
 	for p, w := range want {
 		entry := bpfobj.PodNodeRoute{Ifindex: uint32(w.Index)}
 		if w.Direct {
-			entry.Direct = 1
+			entry.FastPath = 1
 		}
 		entries[p] = entry
 	}
@@ -77,7 +77,7 @@ func (d *DataPath) SetNodeRoutes(want map[netip.Prefix]NodeRoute) error {
 	if err := d.objects.ForwardDirect.Set(direct(entries)); err != nil {
 		return fmt.Errorf("set forward_direct: %w", err)
 	}
-	if err := setPrefixes(d.objects.Ways4, d.objects.Ways6, entries); err != nil {
+	if err := setPrefixes(d.objects.NodeRoutes4, d.objects.NodeRoutes6, entries); err != nil {
 		return fmt.Errorf("write the node routes: %w", err)
 	}
 	return nil
@@ -86,7 +86,7 @@ func (d *DataPath) SetNodeRoutes(want map[netip.Prefix]NodeRoute) error {
 // direct is 1 if any node route allows the fast path.
 func direct(routes map[netip.Prefix]bpfobj.PodNodeRoute) uint32 {
 	for _, w := range routes {
-		if w.Direct != 0 {
+		if w.FastPath != 0 {
 			return 1
 		}
 	}

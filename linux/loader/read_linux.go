@@ -165,7 +165,7 @@ func ReadPinned(dir string, flows bool) (*mapview.Maps, error) {
 	var d DataPath
 	o := &d.objects.PodMaps
 	defer o.Close()
-	for name, at := range map[string]**ebpf.Map{"slots": &o.Slots, "stages": &o.Stages, "ports": &o.Ports, "rows": &o.Rows, "tables": &o.Tables,
+	for name, at := range map[string]**ebpf.Map{"slots": &o.Slots, "generation": &o.Generation, "ports": &o.Ports, "rows": &o.Rows, "tables": &o.Tables,
 		"verdicts": &o.Verdicts, "locals4": &o.Locals4, "locals6": &o.Locals6, "peers4": &o.Peers4, "peers6": &o.Peers6,
 		"prefixes4": &o.Prefixes4, "prefixes6": &o.Prefixes6, "conns4": &o.Conns4, "conns6": &o.Conns6} {
 		var err error
@@ -192,9 +192,9 @@ func ReadPinned(dir string, flows bool) (*mapview.Maps, error) {
 func (d *DataPath) readView() (*mapview.Maps, error) {
 	m := &mapview.Maps{Entries: policymap.NewEntries(), Locals: make(map[netip.Addr]uint32)}
 	o := &d.objects.PodMaps
-	var before, after bpfobj.PodStage
+	var before, after bpfobj.PodGeneration
 	err := errors.Join(
-		o.Stages.Lookup(uint32(0), &before),
+		o.Generation.Lookup(uint32(0), &before),
 		ReadMap(o.Slots, func(n uint32, s bpfobj.PodSlot) {
 			if s != (bpfobj.PodSlot{}) {
 				m.Slots[n] = s
@@ -210,7 +210,7 @@ func (d *DataPath) readView() (*mapview.Maps, error) {
 		d.readAddresses(m.Entries),
 		d.readTables(m.Entries))
 	if err == nil {
-		err = errors.Join(d.readRows(m.Entries, nil), o.Stages.Lookup(uint32(0), &after))
+		err = errors.Join(d.readRows(m.Entries, nil), o.Generation.Lookup(uint32(0), &after))
 	}
 	m.Moving = before != after
 	return m, err

@@ -102,8 +102,8 @@ func previous(c bpfobj.PodConn, has migrate.FlowFields) bpfobj.PodCarriedFlow {
 	const opened, accepted, revoked, direct, translated = 1, 2, 4, 1, 2 // flags of struct conn up to v2
 	for end, a := range c.End {
 		was.Packets[end] = uint64(c.Sent[end])
-		was.Side[end] = a.Roles & (opened | accepted)
-		if a.Roles&bpfobj.RoleRevoked != 0 {
+		was.Side[end] = a.Authorised & (opened | accepted)
+		if a.Authorised&bpfobj.RoleRevoked != 0 {
 			was.Side[end] |= revoked
 		}
 	}

@@ -9,7 +9,7 @@ import "github.com/cilium/ebpf"
 func (d *DataPath) Shared() map[string]*ebpf.Map {
 	o := &d.objects
 	return map[string]*ebpf.Map{
-		"locals4": o.Locals4, "locals6": o.Locals6, "slots": o.Slots, "stages": o.Stages, "peers4": o.Peers4, "peers6": o.Peers6,
+		"locals4": o.Locals4, "locals6": o.Locals6, "slots": o.Slots, "generation": o.Generation, "peers4": o.Peers4, "peers6": o.Peers6,
 		"prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6, "ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows,
 		"counters": o.PodMaps.Counters,
 		"events":   o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses,

@@ -58,7 +58,7 @@ func (m *Maps) Flows(now uint32, hz int) []Flow {
 
 func (m *Maps) flow(c *Conn, now uint32, hz int) Flow {
 	from, to := 0, 1
-	if c.Value.End[1].Roles&uint8(bpfobj.PodRoleROLE_OPENED) != 0 || c.Value.End[0].Roles&uint8(bpfobj.PodRoleROLE_ACCEPTED) != 0 {
+	if c.Value.End[1].Authorised&uint8(bpfobj.PodRoleROLE_OPENED) != 0 || c.Value.End[0].Authorised&uint8(bpfobj.PodRoleROLE_ACCEPTED) != 0 {
 		from, to = 1, 0
 	}
 	f := Flow{Protocol: c.Protocol.String(), From: c.Ends[from], To: c.Ends[to], State: "unknown",
@@ -95,7 +95,7 @@ func (m *Maps) next(c *Conn, order [2]int) (next string, why []string) {
 			continue
 		}
 		epoch := m.Slots[slot].Epoch
-		roles := bpfobj.PodRole(end.Roles)
+		roles := bpfobj.PodRole(end.Authorised)
 		switch {
 		case roles&bpfobj.PodRoleROLE_REVOKED != 0 && end.Epoch == epoch:
 			next = NextDropped

@@ -184,15 +184,15 @@ func TestFlows(t *testing.T) {
 		next string
 		why  string
 	}{
-		"authorised": {conn(bpfobj.PodApproval{Epoch: 6, Roles: opened}, bpfobj.PodApproval{Epoch: 5, Roles: accepted}),
+		"authorised": {conn(bpfobj.PodApproval{Epoch: 6, Authorised: opened}, bpfobj.PodApproval{Epoch: 5, Authorised: accepted}),
 			NextPasses, "egress of 10.244.1.3 (epoch 6); ingress of 10.244.1.2 (epoch 5)"},
-		"policy changed": {conn(bpfobj.PodApproval{Epoch: 6, Roles: opened}, bpfobj.PodApproval{Epoch: 4, Roles: accepted}),
+		"policy changed": {conn(bpfobj.PodApproval{Epoch: 6, Authorised: opened}, bpfobj.PodApproval{Epoch: 4, Authorised: accepted}),
 			NextDecided, "egress of 10.244.1.3 (epoch 6); policy of 10.244.1.2 changed: epoch 4, now 5"},
-		"revoked": {conn(bpfobj.PodApproval{Epoch: 6, Roles: opened}, bpfobj.PodApproval{Epoch: 5, Roles: accepted | revoked}),
+		"revoked": {conn(bpfobj.PodApproval{Epoch: 6, Authorised: opened}, bpfobj.PodApproval{Epoch: 5, Authorised: accepted | revoked}),
 			NextDropped, "egress of 10.244.1.3 (epoch 6); policy of 10.244.1.2 denies it now"},
-		"revoked, then changed": {conn(bpfobj.PodApproval{Epoch: 6, Roles: opened}, bpfobj.PodApproval{Epoch: 4, Roles: accepted | revoked}),
+		"revoked, then changed": {conn(bpfobj.PodApproval{Epoch: 6, Authorised: opened}, bpfobj.PodApproval{Epoch: 4, Authorised: accepted | revoked}),
 			NextDecided, "egress of 10.244.1.3 (epoch 6); policy of 10.244.1.2 changed: epoch 4, now 5"},
-		"one verdict is missing": {conn(bpfobj.PodApproval{Epoch: 6, Roles: opened}, bpfobj.PodApproval{}),
+		"one verdict is missing": {conn(bpfobj.PodApproval{Epoch: 6, Authorised: opened}, bpfobj.PodApproval{}),
 			NextDecided, "egress of 10.244.1.3 (epoch 6); no verdict for 10.244.1.2 yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -212,13 +212,13 @@ func TestFlows(t *testing.T) {
 // A flow shows the addresses behind a translation, of both IP versions, and a clock that was read before the flow.
 func TestFlowsTranslated(t *testing.T) {
 	m := node()
-	c := conn(bpfobj.PodApproval{Epoch: 6, Roles: uint8(bpfobj.PodRoleROLE_OPENED)}, bpfobj.PodApproval{})
+	c := conn(bpfobj.PodApproval{Epoch: 6, Authorised: uint8(bpfobj.PodRoleROLE_OPENED)}, bpfobj.PodApproval{})
 	c.Ends[0] = netip.MustParseAddrPort("10.96.0.1:443")
 	c.Value.FlowFlags = uint32(bpfobj.PodConnFlagCONN_TRANSLATED | bpfobj.PodConnFlagCONN_OUTSIDE)
 	c.Value.Backend, c.Value.BackendPort = remote.As16(), 8443
 	six := c
 	six.Ends = [2]netip.AddrPort{netip.MustParseAddrPort("[2001:db8::1]:5000"), netip.AddrPortFrom(api6, 80)}
-	six.Value.End = [2]bpfobj.PodApproval{{}, {Epoch: 5, Roles: uint8(bpfobj.PodRoleROLE_ACCEPTED)}}
+	six.Value.End = [2]bpfobj.PodApproval{{}, {Epoch: 5, Authorised: uint8(bpfobj.PodRoleROLE_ACCEPTED)}}
 	six.Value.FlowFlags, six.Value.Client = uint32(bpfobj.PodConnFlagCONN_MASQUERADED), netip.MustParseAddr("2001:db8::9").As16()
 	m.Conns = []Conn{c, six}
 	got := m.Flows(900, 250)

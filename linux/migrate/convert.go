@@ -127,7 +127,7 @@ func ConvertFlow(was bpfobj.PodCarriedFlow, has FlowFields) (c bpfobj.PodConn, k
 	}
 	c = bpfobj.PodConn{Seen: was.Seen, State: was.State, Sent: was.Sent, FlowFlags: flags & bpfobj.ConnDirect}
 	for end := range c.End {
-		c.End[end] = bpfobj.PodApproval{Epoch: policymap.MigratedEpoch, Roles: roles[end]}
+		c.End[end] = bpfobj.PodApproval{Epoch: policymap.MigratedEpoch, Authorised: roles[end]}
 		if !has.End {
 			c.Sent[end] = uint32(min(was.Packets[end], math.MaxUint32))
 		}
@@ -150,10 +150,10 @@ func previousRoles(was bpfobj.PodCarriedFlow, has FlowFields) (roles [2]uint8, f
 	if has.End {
 		const all = bpfobj.RoleOpened | bpfobj.RoleAccepted | bpfobj.RoleOfHost | bpfobj.RoleRevoked
 		for end, a := range was.End {
-			if a.Roles&^all != 0 {
+			if a.Authorised&^all != 0 {
 				return roles, 0, false
 			}
-			roles[end] = a.Roles
+			roles[end] = a.Authorised
 		}
 		return roles, was.FlowFlags, true
 	}
@@ -181,7 +181,7 @@ func previousRoles(was bpfobj.PodCarriedFlow, has FlowFields) (roles [2]uint8, f
 func MergeFlow(migrated, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	untouched := true
 	for _, end := range there.End {
-		untouched = untouched && (end.Roles == 0 || end.Epoch == policymap.MigratedEpoch)
+		untouched = untouched && (end.Authorised == 0 || end.Epoch == policymap.MigratedEpoch)
 	}
 	migrated.Share, migrated.Place, migrated.FlowFlags = there.Share, there.Place, migrated.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
 	if newer := int32(there.Seen - migrated.Seen); untouched && newer <= 0 {
@@ -189,9 +189,9 @@ func MergeFlow(migrated, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	}
 	merged, changed := there, false
 	for i, had := range migrated.End {
-		if there.End[i].Roles&bpfobj.RoleRevoked == 0 && had.Roles&^there.End[i].Roles != 0 {
-			merged.End[i].Roles |= had.Roles &^ bpfobj.RoleRevoked
-			changed = merged.End[i].Roles != there.End[i].Roles || changed
+		if there.End[i].Authorised&bpfobj.RoleRevoked == 0 && had.Authorised&^there.End[i].Authorised != 0 {
+			merged.End[i].Authorised |= had.Authorised &^ bpfobj.RoleRevoked
+			changed = merged.End[i].Authorised != there.End[i].Authorised || changed
 		}
 	}
 	if changed {

@@ -100,7 +100,7 @@ func TestConvertFlow(t *testing.T) {
 	if !ok || got != want {
 		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
 	}
-	if now.End[1].Roles = 16; ok {
+	if now.End[1].Authorised = 16; ok {
 		if _, ok := migrate.ConvertFlow(now, v3); ok {
 			t.Error("a role that means nothing was carried")
 		}
@@ -150,7 +150,7 @@ func TestMergeFlow(t *testing.T) {
 
 // ends returns both ends of a flow, with one epoch.
 func ends(epoch uint32, a, b uint8) [2]bpfobj.PodApproval {
-	return [2]bpfobj.PodApproval{{Epoch: epoch, Roles: a}, {Epoch: epoch, Roles: b}}
+	return [2]bpfobj.PodApproval{{Epoch: epoch, Authorised: a}, {Epoch: epoch, Authorised: b}}
 }
 
 // FuzzConversion derives shapes from the fuzz input, converts, and compares with a copy field
@@ -195,7 +195,7 @@ func FuzzConversion(f *testing.F) {
 		}
 		if carried, ok := migrate.ConvertFlow(flow, migrate.FlowFields{End: data[0]%2 == 0, Backend: data[0]%4 == 0, Client: data[0]%8 == 0}); ok {
 			wantRevalidated(t, carried)
-			if merged, _ := migrate.MergeFlow(carried, there); merged.End[0].Roles != there.End[0].Roles || merged.End[1].Roles != there.End[1].Roles {
+			if merged, _ := migrate.MergeFlow(carried, there); merged.End[0].Authorised != there.End[0].Authorised || merged.End[1].Authorised != there.End[1].Authorised {
 				wantRevalidated(t, merged)
 			}
 		}

@@ -16,6 +16,22 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
+// previousNames are the names that layouts up to v3 gave to maps and structs which both layouts use,
+// by the name in this layout.
+var previousNames = map[string]string{
+	"post_dnat":        "pending",
+	"post_dnat_count":  "pending_count",
+	"post_dnat_record": "pending",
+}
+
+// names returns the possible names of a map or struct in an older layout.
+func names(now string) []string {
+	if was, renamed := previousNames[now]; renamed {
+		return []string{now, was}
+	}
+	return []string{now}
+}
+
 // RetiredSuffix is the suffix of the directory of an older layout that is no longer in force
 // and will be removed.
 const RetiredSuffix = "-retired"
@@ -119,11 +135,24 @@ func Open(dir, name, ours string, spec *ebpf.CollectionSpec) (*Layout, error) {
 	return o, nil
 }
 
+// loadMap opens a map of the older layout, which may have a previous name there.
+func (o *Layout) loadMap(name string) (m *ebpf.Map, err error) {
+	for _, n := range names(name) {
+		if m, err = ebpf.LoadPinnedMap(filepath.Join(o.Dir, n), nil); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open pinned map %s: %w", strings.Join(names(name), " or "), err)
+	}
+	return m, nil
+}
+
 // openMap opens a map of the older layout, with the BTF types that it was created with.
 func (o *Layout) openMap(name string) (*ebpf.Map, *btf.Spec, error) {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(o.Dir, name), nil)
+	m, err := o.loadMap(name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open pinned map %s: %w", name, err)
+		return nil, nil, err
 	}
 	h, err := m.Handle()
 	if err != nil {
@@ -173,7 +202,8 @@ func (o *Layout) readEndpoints(spec *ebpf.CollectionSpec) error {
 // DNAT. If they do, both layouts must share the records, because for a while each sees packets
 // of the other.
 func (o *Layout) sharesRecords(spec *ebpf.CollectionSpec) (bool, error) {
-	m, types, err := o.openMap("pending")
+	const name = "post_dnat"
+	m, types, err := o.openMap(name)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -181,26 +211,26 @@ func (o *Layout) sharesRecords(spec *ebpf.CollectionSpec) (bool, error) {
 		return false, err
 	}
 	defer m.Close()
-	if m.MaxEntries() != spec.Maps["pending"].MaxEntries {
-		return false, fmt.Errorf("map pending has %d entries, here it has %d", m.MaxEntries(), spec.Maps["pending"].MaxEntries)
+	if m.MaxEntries() != spec.Maps[name].MaxEntries {
+		return false, fmt.Errorf("map %s has %d entries, here it has %d", name, m.MaxEntries(), spec.Maps[name].MaxEntries)
 	}
-	return true, sameMap(m, types, spec.Maps["pending"])
+	return true, sameMap(m, types, spec.Maps[name])
 }
 
 // Share pins the maps that programs of both layouts use into our directory, unless they are
 // pinned there already.
 func (o *Layout) Share(dir string, spec *ebpf.CollectionSpec) error {
-	var names []string
+	var shared []string
 	if o.Marks {
-		names = append(names, "pending", "pending_count")
+		shared = append(shared, "post_dnat", "post_dnat_count")
 	}
-	for _, name := range names {
+	for _, name := range shared {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 			continue
 		}
-		m, err := ebpf.LoadPinnedMap(filepath.Join(o.Dir, name), nil)
+		m, err := o.loadMap(name)
 		if err != nil {
-			return fmt.Errorf("open pinned map %s: %w", name, err)
+			return err
 		}
 		second, err := m.Clone() // a clone has no pin yet
 		m.Close()
@@ -222,7 +252,7 @@ func (o *Layout) Size(name string) (entries uint32, known bool) {
 	if o == nil {
 		return 0, false
 	}
-	m, err := ebpf.LoadPinnedMap(filepath.Join(o.Dir, name), nil)
+	m, err := o.loadMap(name)
 	if err != nil {
 		return 0, false // the older layout may lack this map
 	}

@@ -32,10 +32,13 @@ func convert(types *btf.Spec, now btf.Type, size uint32, required ...string) (*C
 
 func shapeByName(types *btf.Spec, name string) (Shape, error) {
 	var found *btf.Struct
-	if err := types.TypeByName(name, &found); err != nil {
-		return Shape{}, fmt.Errorf("find struct %s: %w", name, err)
+	var err error
+	for _, n := range names(name) {
+		if err = types.TypeByName(n, &found); err == nil {
+			return shapeOf(found)
+		}
 	}
-	return shapeOf(found)
+	return Shape{}, fmt.Errorf("find struct %s: %w", name, err)
 }
 
 // shapeOf lists the fields of a struct, including those of nested structs.

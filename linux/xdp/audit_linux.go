@@ -29,7 +29,7 @@ func (f *Filter) Audit(want *denymap.Entries, devices map[string]int) (found []l
 		return nil, err
 	}
 	if wrong > 0 {
-		found = append(found, loader.Finding{Object: "deny_sieve", Detail: fmt.Sprintf("%d words differ", wrong)})
+		found = append(found, loader.Finding{Object: "deny_prefilter", Detail: fmt.Sprintf("%d words differ", wrong)})
 	}
 	for _, path := range f.pins.Lost() {
 		found = append(found, loader.Finding{Object: "pin", Detail: path + " is missing or is another object"})

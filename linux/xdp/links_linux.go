@@ -147,7 +147,7 @@ func Remove(pins string) error {
 	for _, n := range names {
 		errs = append(errs, Detach(Links(pins), n))
 	}
-	for _, n := range []string{"deny_sieve4", "deny_sieve6", "deny4", "deny6", "deny_prefixes4", "deny_prefixes6"} {
+	for _, n := range []string{"deny_prefilter4", "deny_prefilter6", "deny4", "deny6", "deny_prefixes4", "deny_prefixes6"} {
 		if err := os.RemoveAll(filepath.Join(pins, n)); err != nil {
 			errs = append(errs, fmt.Errorf("unpin map %s: %w", n, err))
 		}

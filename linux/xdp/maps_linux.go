@@ -17,21 +17,21 @@ import (
 
 // denyMaps are the maps of the deny list.
 type denyMaps struct {
-	Sieve4    *ebpf.Map `ebpf:"deny_sieve4"`
-	Sieve6    *ebpf.Map `ebpf:"deny_sieve6"`
-	Singles4  *ebpf.Map `ebpf:"deny4"`
-	Singles6  *ebpf.Map `ebpf:"deny6"`
-	Prefixes4 *ebpf.Map `ebpf:"deny_prefixes4"`
-	Prefixes6 *ebpf.Map `ebpf:"deny_prefixes6"`
+	Prefilter4 *ebpf.Map `ebpf:"deny_prefilter4"`
+	Prefilter6 *ebpf.Map `ebpf:"deny_prefilter6"`
+	Singles4   *ebpf.Map `ebpf:"deny4"`
+	Singles6   *ebpf.Map `ebpf:"deny6"`
+	Prefixes4  *ebpf.Map `ebpf:"deny_prefixes4"`
+	Prefixes6  *ebpf.Map `ebpf:"deny_prefixes6"`
 }
 
 func (m *denyMaps) all() []*ebpf.Map {
-	return []*ebpf.Map{m.Sieve4, m.Sieve6, m.Singles4, m.Singles6, m.Prefixes4, m.Prefixes6}
+	return []*ebpf.Map{m.Prefilter4, m.Prefilter6, m.Singles4, m.Singles6, m.Prefixes4, m.Prefixes6}
 }
 
 // named returns the maps by the names of their pins.
 func (m *denyMaps) named() map[string]*ebpf.Map {
-	return map[string]*ebpf.Map{"deny_sieve4": m.Sieve4, "deny_sieve6": m.Sieve6, "deny4": m.Singles4, "deny6": m.Singles6,
+	return map[string]*ebpf.Map{"deny_prefilter4": m.Prefilter4, "deny_prefilter6": m.Prefilter6, "deny4": m.Singles4, "deny6": m.Singles6,
 		"deny_prefixes4": m.Prefixes4, "deny_prefixes6": m.Prefixes6}
 }
 
@@ -102,8 +102,8 @@ func splitPrefixes(all []netip.Prefix) (v4 pairs[bpfobj.XdpPrefix4], v6 pairs[bp
 // whole.
 func (m *denyMaps) writePrefilter(want [2]denymap.Prefilter) error {
 	const size = 16 // struct prefilter
-	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
-		memory, err := sieve.Memory()
+	for family, prefilter := range []*ebpf.Map{m.Prefilter4, m.Prefilter6} {
+		memory, err := prefilter.Memory()
 		if err != nil {
 			return fmt.Errorf("map the memory of the prefilter: %w", err)
 		}
@@ -129,8 +129,8 @@ func (m *denyMaps) writePrefilter(want [2]denymap.Prefilter) error {
 // comparePrefilter counts the words of the prefilter that differ.
 func (m *denyMaps) comparePrefilter(want [2]denymap.Prefilter) (wrong int, err error) {
 	const size = 16 // struct prefilter
-	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
-		memory, err := sieve.Memory()
+	for family, prefilter := range []*ebpf.Map{m.Prefilter4, m.Prefilter6} {
+		memory, err := prefilter.Memory()
 		if err != nil {
 			return 0, fmt.Errorf("map the memory of the prefilter: %w", err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -88,14 +89,15 @@ func (n *examined) emptyRoot() {
 	for _, check := range []string{"bpffs", "BTF", "loopback plugin"} { // the root is empty
 		n.expect(check, Bad, "")
 	}
-	n.expect("layout of maps", Good, "v3")
+	const ours, newer = loader.LayoutVersion, "v99"
+	n.expect("layout of maps", Good, ours)
 	pins := filepath.Join(n.c.Root, "/sys/fs/bpf/isthmus")
-	put(n.t, filepath.Join(pins, "v3", "slots"), "", 0o600)
-	n.expect("layout of maps", Good, "v3")
+	put(n.t, filepath.Join(pins, ours, "slots"), "", 0o600)
+	n.expect("layout of maps", Good, ours)
 	put(n.t, filepath.Join(pins, "v2", "slots"), "", 0o600)
 	n.expect("layout of maps", Warning, "isthmus/v2 is of an older version")
-	put(n.t, filepath.Join(pins, "v4", "slots"), "", 0o600)
-	n.expect("layout of maps", Bad, "v4, which are in force, and this one has layout v3: run that agent")
+	put(n.t, filepath.Join(pins, newer, "slots"), "", 0o600)
+	n.expect("layout of maps", Bad, newer+", which are in force, and this one has layout "+ours+": run that agent")
 	n.expect("uplink", Bad, "there is no default route")
 	n.expect("interfaces", Good, "")
 	n.expect("packet filter", Good, "")

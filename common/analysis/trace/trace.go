@@ -256,7 +256,7 @@ func (t *tracer) path() {
 			}
 		}
 		for _, d := range t.b.Drift {
-			if slices.Contains([]string{"route", "host route", "forwarding", "ways", "owners", "tunnel_nodes", "tunnel_sources", "sysctl"}, d.Object) {
+			if slices.Contains([]string{"route", "host route", "forwarding", "node_routes", "owners", "tunnel_nodes", "tunnel_sources", "sysctl"}, d.Object) {
 				s.Drift = true
 				s.Wrong = append(s.Wrong, d.Object+": "+d.Detail)
 			}

@@ -59,7 +59,7 @@ func TestSteps(t *testing.T) {
 		"neither here":    {"203.0.113.1", "10.0.2.2", nil, exact, "unknown", false, "neither end is on this node"},
 		"not attached":    {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.Endpoints = b.Endpoints[:1] }, exact, "deny", true, "the pod is not attached to this node"},
 		"unenforced":      {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.Endpoints[1].Unenforced = true }, exact, "allow", true, "policy NOT enforced"},
-		"route":           {"10.0.1.2", "10.0.2.2", func(b *inspect.Bundle) { b.Drift = []inspect.Drift{{Object: "ways", Detail: "10.0.2.0/24"}} }, exact, "unknown", true, "ways: 10.0.2.0/24"},
+		"route":           {"10.0.1.2", "10.0.2.2", func(b *inspect.Bundle) { b.Drift = []inspect.Drift{{Object: "node_routes", Detail: "10.0.2.0/24"}} }, exact, "unknown", true, "node_routes: 10.0.2.0/24"},
 		"repaired route":  {"10.0.1.2", "10.0.2.2", func(b *inspect.Bundle) { b.About.Repairs = []string{"set route to 10.0.2.0/24"} }, exact, "unknown", false, "repaired: set route"},
 		"over-blocked": {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) {
 			b.About.Unsupported = []model.Unsupported{{Policy: b.Endpoints[1].Policies[0], Construct: "ranges"}}

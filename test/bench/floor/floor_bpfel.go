@@ -23,10 +23,10 @@ type FloorConn struct {
 	Seen      uint32
 	FlowFlags uint32
 	End       [2]struct {
-		_     structs.HostLayout
-		Epoch uint32
-		Roles uint8
-		Pad   [3]uint8
+		_          structs.HostLayout
+		Epoch      uint32
+		Authorised uint8
+		Pad        [3]uint8
 	}
 	Sent        [2]uint32
 	State       uint8
