@@ -147,7 +147,7 @@ docs-site: ## Build the web site of the documents into build/site, and check its
 	@$(go) run ./test/site -o build/site
 
 .PHONY: check
-check: lint ## lint, then tests that need no root
+check: lint workflows ## lint, workflows, then tests that need no root
 	@$(run) check
 
 .PHONY: test-race

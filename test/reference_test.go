@@ -42,6 +42,17 @@ func TestFlagReference(t *testing.T) {
 	}
 }
 
+// TestWindowsAnswers checks that docs/windows.md has the tables of all reports of real Windows hosts.
+func TestWindowsAnswers(t *testing.T) {
+	table := exec.Command("go", "run", "./test/conformance", "--table", "test/conformance/reports")
+	table.Dir = ".."
+	text, err := table.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	generated(t, "../docs/windows.md", "answers", string(text))
+}
+
 var (
 	flagLine     = regexp.MustCompile(`^ +(?:-\w, )?--([\w-]+)(?: (\w+))?\s{2,}(.*)$`)
 	flagDefault  = regexp.MustCompile(` \(default (.*)\)$`)

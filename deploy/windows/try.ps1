@@ -9,6 +9,9 @@ isthmus-cni.exe, and runs isthmus-conformance.exe between two of them. No cluste
 installation are needed. Reports are in -Out: smoke.json, report.json, report.txt, status.txt and agent.log. They
 hold names of networks and addresses of this host; read them before you publish them.
 
+With -Mode nat it asks the same on a NAT network, which the agent does not make: only isthmus-conformance.exe and the
+durations of calls.
+
 Without -Adapter, HNS puts the network on the adapter of the default route, and the host loses its connections for
 seconds. loopback.ps1 adds an adapter that nothing else uses.
 
@@ -22,7 +25,7 @@ param(
     # Directory of isthmus-agent.exe, isthmus-cni.exe, isthmusctl.exe, isthmus-conformance.exe and isthmus-smoke.exe.
     [string]$Bin = $PSScriptRoot,
     [string]$Out = (Join-Path (Get-Location) 'isthmus-report'),
-    [ValidateSet('l2bridge', 'overlay')]
+    [ValidateSet('l2bridge', 'overlay', 'nat')]
     [string]$Mode = 'l2bridge',
     # Network adapter for the HNS network; empty for the host's own.
     [string]$Adapter = '',
@@ -67,6 +70,7 @@ finally {
         Get-Process -Name isthmus-agent -ErrorAction SilentlyContinue |
             Where-Object { $_.Path -eq (Join-Path $Bin 'isthmus-agent.exe') } | Stop-Process -Force
         & (Join-Path $Bin 'isthmus-agent.exe') uninstall --force --hns-network $Network --state-dir (Join-Path $env:TEMP 'isthmus-try')
+        & (Join-Path $Bin 'isthmus-smoke.exe') --remove --network $Network
     }
 }
 Write-Host "Reports: $Out"

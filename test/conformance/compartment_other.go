@@ -14,3 +14,6 @@ import (
 func openHNS() (hns.Client, wire, error) {
 	return nil, nil, errors.New("there is no HNS on this system: run it on a Windows node")
 }
+
+// release returns nothing: this is not Windows.
+func release() string { return "" }

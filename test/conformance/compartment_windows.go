@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/windows"
 
+	"github.com/isthmus-net/isthmus/test/winver"
 	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -28,6 +29,15 @@ func openHNS() (hns.Client, wire, error) {
 		return client, nil, nil
 	}
 	return client, compartments{set}, nil
+}
+
+// release returns the version of Windows.
+func release() string {
+	version, wine := winver.Read()
+	if wine {
+		return wineName
+	}
+	return version
 }
 
 // compartments sends packets from the network compartments of pods. It uses the API with which container runtimes

@@ -34,6 +34,9 @@ const usage = `isthmus-conformance asks the HNS of this node what Isthmus assume
 writes report.txt and report.json, to be sent back. Stop isthmus-agent first.
 
   isthmus-conformance --network isthmus --address 10.1.2.200 [--pods GUID,GUID] [--out DIR]
+  isthmus-conformance --table DIR
+
+The second form asks nothing. It prints the reports below a directory as tables.
 
 Exit codes: 0 everything as assumed, 1 something is not, 2 wrong usage,
 3 the questions could not be asked.
@@ -52,6 +55,7 @@ type options struct {
 	address netip.Addr
 	pods    []string
 	out     string
+	table   string
 	timeout time.Duration
 }
 
@@ -68,9 +72,16 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&address, "address", "", "an unused IPv4 address of the network, for the endpoint that is written to")
 	f.StringVar(&pods, "pods", "", "GUIDs of the HCN namespaces of two running pods on the network, for questions that need packets; their policies are changed meanwhile")
 	f.StringVar(&o.out, "out", ".", "directory for report.txt and report.json")
+	f.StringVar(&o.table, "table", "", "print the reports in the directories below this one as Markdown, and end")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "give up after this long")
 	if err := f.Parse(args); err != nil {
 		return o, err
+	}
+	if o.table != "" {
+		if f.NFlag() > 1 || f.NArg() > 0 {
+			return o, errors.New("--table: give no other flags and no arguments")
+		}
+		return o, nil
 	}
 	var err error
 	if o.address, err = netip.ParseAddr(address); err != nil || !o.address.Is4() {
@@ -99,6 +110,15 @@ func run(ctx context.Context, args []string, w io.Writer, open func() (hns.Clien
 	if err != nil {
 		fmt.Fprintln(w, "isthmus-conformance:", err)
 		return exitUsage
+	}
+	if o.table != "" {
+		hosts, err := readHosts(o.table)
+		fmt.Fprint(w, tables(hosts))
+		if err != nil {
+			fmt.Fprintln(w, "\nisthmus-conformance:", err)
+			return exitFailed
+		}
+		return exitAsAssumed
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -134,7 +154,7 @@ func ask(ctx context.Context, o options, open func() (hns.Client, wire, error)) 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.close(ctx)) }()
-	r = &Report{Program: version, HNS: b.version.String(), Network: string(b.network.Type), Time: time.Now().UTC()}
+	r = &Report{Program: version, Windows: release(), HNS: b.version.String(), Network: string(b.network.Type), Time: time.Now().UTC()}
 	if r.Answers, err = b.probe(ctx); err != nil {
 		return r, err
 	}

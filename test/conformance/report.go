@@ -49,6 +49,8 @@ func (c *Comparison) note(format string, args ...any) {
 // Report holds all results.
 type Report struct {
 	Program string
+	// Windows is the version of Windows with the number of the update; Wine if this is not Windows.
+	Windows string
 	HNS     string
 	Network string // type
 	Time    time.Time
@@ -68,7 +70,7 @@ func (r *Report) asAssumed() bool {
 // text is the report for people. The last line counts.
 func (r *Report) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "isthmus-conformance %s, HNS %s, network %s, %s\n\n", r.Program, r.HNS, r.Network, r.Time.Format(time.RFC3339))
+	fmt.Fprintf(&b, "isthmus-conformance %s, Windows %s, HNS %s, network %s, %s\n\n", r.Program, r.Windows, r.HNS, r.Network, r.Time.Format(time.RFC3339))
 	answered, wrong := 0, 0
 	for _, a := range r.Answers {
 		mark, answer := " ", a.Answer

@@ -16,10 +16,7 @@ import (
 
 // conformance runs isthmus-conformance.exe between two pods, while no agent runs.
 func (s *smoke) conformance(ctx context.Context) error {
-	free := s.podCIDR.Addr().As4()
-	free[3] = 200
-	address := fmt.Sprintf("%d.%d.%d.%d", free[0], free[1], free[2], free[3])
-	cmd := s.exe(ctx, "isthmus-conformance.exe", "--network", s.network, "--address", address, "--pods", s.namespaces[0]+","+s.namespaces[1], "--out", s.out)
+	cmd := s.exe(ctx, "isthmus-conformance.exe", "--network", s.network, "--address", s.host4(200).String(), "--pods", s.namespaces[0]+","+s.namespaces[1], "--out", s.out)
 	text, err := cmd.CombinedOutput()
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "conformance: ") || strings.HasPrefix(line, "!") {
@@ -63,11 +60,21 @@ func (s *smoke) clean(ctx context.Context) error {
 		}
 	}
 	errs = append(errs, s.stopAgent())
+	if s.mode == "nat" {
+		errs = append(errs, s.removePair(ctx), s.removeNetwork(ctx))
+		return errors.Join(append(errs, s.cleanHost())...)
+	}
 	// --force: a pod of a failed run may still be attached. Its endpoint goes with the network.
 	cmd := s.exe(ctx, "isthmus-agent.exe", "uninstall", "--force", "--hns-network", s.network, "--state-dir", filepath.Join(s.work, "state"))
 	if text, err := cmd.CombinedOutput(); err != nil {
 		errs = append(errs, fmt.Errorf("run isthmus-agent.exe uninstall: %w: %s", err, text))
 	}
+	return errors.Join(append(errs, s.cleanHost())...)
+}
+
+// cleanHost removes namespaces and files.
+func (s *smoke) cleanHost() error {
+	var errs []error
 	for _, id := range s.namespaces {
 		errs = append(errs, s.host.RemoveNamespace(id))
 	}
@@ -79,23 +86,26 @@ func (s *smoke) clean(ctx context.Context) error {
 
 // left counts the remaining objects, and removes the network.
 func (s *smoke) left(ctx context.Context) error {
-	list, err := s.host.Networks(ctx)
-	if err != nil {
+	id, err := s.findNetwork(ctx)
+	if err != nil || id == "" {
 		return err
 	}
-	for _, n := range list {
-		if !strings.EqualFold(n.Name, s.network) {
-			continue
-		}
-		s.report.Left++
-		endpoints, err := s.host.Endpoints(ctx, n.ID)
-		if err == nil {
-			s.report.Left += len(endpoints)
-		}
-		if gone := s.host.DeleteNetwork(ctx, n.ID); gone != nil && !errors.Is(gone, hns.ErrGone) {
-			err = errors.Join(err, gone)
-		}
-		return errors.Join(fmt.Errorf("network %s was still there, with %d endpoints", n.Name, len(endpoints)), err)
+	s.report.Left++
+	endpoints, err := s.host.Endpoints(ctx, id)
+	if err == nil {
+		s.report.Left += len(endpoints)
+	}
+	return errors.Join(fmt.Errorf("network %s was still there, with %d endpoints", s.network, len(endpoints)), err, s.removeNetwork(ctx))
+}
+
+// removeNetwork removes the network of this run with its endpoints, if it is there.
+func (s *smoke) removeNetwork(ctx context.Context) error {
+	id, err := s.findNetwork(ctx)
+	if err != nil || id == "" {
+		return err
+	}
+	if err := s.host.DeleteNetwork(ctx, id); err != nil && !errors.Is(err, hns.ErrGone) {
+		return fmt.Errorf("remove network %s: %w", s.network, err)
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/Microsoft/hcsshim/hcn"
-	"golang.org/x/sys/windows"
 
+	"github.com/isthmus-net/isthmus/test/winver"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -25,8 +25,8 @@ func openHost() (host, error) {
 
 // Release implements host.
 func (machine) Release() string {
-	v := windows.RtlGetVersion()
-	return fmt.Sprintf("%d.%d.%d", v.MajorVersion, v.MinorVersion, v.BuildNumber)
+	version, _ := winver.Read()
+	return version
 }
 
 // AddNamespace implements host. containerd makes namespaces with the same calls.

@@ -29,10 +29,15 @@ const usage = `isthmus-smoke runs isthmus-agent, isthmus-cni and isthmus-conform
 host, as administrator, and removes what they made. It writes smoke.json and the
 reports of isthmus-conformance.
 
-  isthmus-smoke [--adapter NAME] [--mode l2bridge|overlay] [--out DIR]
+  isthmus-smoke [--adapter NAME] [--mode l2bridge|overlay|nat] [--out DIR]
 
 Without --adapter, HNS puts the network on the host's own adapter, and the host
-loses its connections for seconds.
+loses its connections for seconds. A NAT network has no adapter. isthmus-agent
+makes none: with --mode nat only isthmus-conformance and the calls of HNS run.
+
+  isthmus-smoke --remove [--network NAME]
+
+removes the network of a run that was killed, with its endpoints.
 
 Exit codes: 0 all steps passed, 1 a step failed, 2 wrong usage.
 
@@ -51,6 +56,7 @@ type options struct {
 	adapter       string
 	pods, address string
 	timeout       time.Duration
+	remove        bool
 	podCIDR       netip.Prefix
 	node          netip.Addr
 }
@@ -66,10 +72,11 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&o.bin, "bin", "", "directory of the executables; empty for that of this program")
 	f.StringVar(&o.out, "out", ".", "directory for smoke.json, the agent's log and the reports of isthmus-conformance")
 	f.StringVar(&o.network, "network", "isthmus-smoke", "name of the HNS network, which may not exist")
-	f.StringVar(&o.mode, "mode", "l2bridge", "l2bridge or overlay")
+	f.StringVar(&o.mode, "mode", "l2bridge", "l2bridge, overlay or nat")
 	f.StringVar(&o.adapter, "adapter", "", "network adapter for the HNS network, such as a loopback adapter; empty for the host's own")
 	f.StringVar(&o.pods, "pod-cidr", "10.244.3.0/24", "range of the pods, a /24 that the host does not use")
 	f.StringVar(&o.address, "node-address", "192.0.2.13", "address of the Node object")
+	f.BoolVar(&o.remove, "remove", false, "only remove --network, which a run that was killed has left")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "give up after this long")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -77,8 +84,11 @@ func parse(args []string, w io.Writer) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("%q: there are no arguments besides flags", f.Arg(0))
 	}
-	if o.mode != "l2bridge" && o.mode != "overlay" {
-		return o, fmt.Errorf("--mode %q: give l2bridge or overlay", o.mode)
+	if o.mode != "l2bridge" && o.mode != "overlay" && o.mode != "nat" {
+		return o, fmt.Errorf("--mode %q: give l2bridge, overlay or nat", o.mode)
+	}
+	if o.mode == "nat" && o.adapter != "" {
+		return o, fmt.Errorf("--adapter %q: a NAT network has none, leave it out", o.adapter)
 	}
 	if o.network == "" {
 		return o, errors.New("--network: give a name")
@@ -120,6 +130,13 @@ func run(ctx context.Context, args []string, w io.Writer, open func() (host, err
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	s := newSmoke(o, h, w)
+	if o.remove {
+		if err := s.removeNetwork(ctx); err != nil {
+			fmt.Fprintln(w, "isthmus-smoke:", err)
+			return exitFailed
+		}
+		return exitPassed
+	}
 	s.all(ctx)
 	if err := s.report.write(o.out); err != nil {
 		s.report.Failed++

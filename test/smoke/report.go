@@ -19,10 +19,16 @@ type Step struct {
 	Error   string `json:",omitempty"`
 }
 
-// Latency holds quantiles of the duration of ADD at one degree of concurrency, in milliseconds.
+// Latency holds quantiles of the duration of ADD, or of a call, at one degree of concurrency, in milliseconds.
 type Latency struct {
-	Concurrency, Pods int
+	Concurrency, Pods int // Pods is how many were measured
 	P50, P99          float64
+}
+
+// Call is the duration of one call of HNS at one degree of concurrency.
+type Call struct {
+	Name string // create, attach, write or delete
+	Latency
 }
 
 // Report is the result of a run.
@@ -33,6 +39,8 @@ type Report struct {
 	Failed                      int
 	Adds, Deletes               int // calls of the plugin that succeeded
 	Latencies                   []Latency
+	// Calls are the calls of HNS itself, without agent and plugin.
+	Calls []Call
 	// Conformance is the exit code of isthmus-conformance; -1 if it did not run.
 	Conformance int
 	// Left counts networks and endpoints that Isthmus did not remove.
@@ -45,8 +53,16 @@ func (r *Report) line() string {
 	for _, l := range r.Latencies {
 		add = append(add, fmt.Sprintf(" add%d=%.0f/%.0fms", l.Concurrency, l.P50, l.P99))
 	}
-	return fmt.Sprintf("smoke: windows=%s hns=%s mode=%s steps=%d failed=%d adds=%d deletes=%d%s conformance=%d left=%d",
-		r.Windows, r.HNS, r.Mode, len(r.Steps), r.Failed, r.Adds, r.Deletes, strings.Join(add, ""), r.Conformance, r.Left)
+	return fmt.Sprintf("smoke: windows=%s hns=%s mode=%s steps=%d failed=%d adds=%d deletes=%d calls=%d%s conformance=%d left=%d",
+		r.Windows, r.HNS, r.Mode, len(r.Steps), r.Failed, r.Adds, r.Deletes, r.calls(), strings.Join(add, ""), r.Conformance, r.Left)
+}
+
+// calls returns how many calls of HNS were measured.
+func (r *Report) calls() (n int) {
+	for _, c := range r.Calls {
+		n += c.Pods
+	}
+	return n
 }
 
 func (r *Report) write(dir string) error {

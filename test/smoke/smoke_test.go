@@ -5,11 +5,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,9 +66,13 @@ func TestFailedStep(t *testing.T) {
 
 // TestNetworkOnAdapter checks the networks that the agent takes over.
 func TestNetworkOnAdapter(t *testing.T) {
-	for mode, want := range map[string]string{"l2bridge": "L2Bridge", "overlay": "Overlay"} {
+	for mode, want := range map[string]string{"l2bridge": "L2Bridge", "overlay": "Overlay", "nat": "NAT"} {
 		fake := hnstest.NewFake(hns.Server2022)
-		o, err := parse([]string{"--mode", mode, "--adapter", "Ethernet"}, &bytes.Buffer{})
+		args := []string{"--mode", mode, "--adapter", "Ethernet"}
+		if mode == "nat" {
+			args = args[:2]
+		}
+		o, err := parse(args, &bytes.Buffer{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,10 +84,75 @@ func TestNetworkOnAdapter(t *testing.T) {
 		if err != nil || len(list) != 1 || !strings.EqualFold(string(list[0].Type), want) || list[0].Subnets()[0].IPAddressPrefix != "10.244.3.0/24" {
 			t.Errorf("%s: %v, %+v", mode, err, list)
 		}
+		if mode == "nat" {
+			continue
+		}
 		s.adapter = "none"
 		s.network = "other"
 		if err := s.makeNetwork(t.Context()); err == nil || !strings.Contains(err.Error(), `--adapter "none"`) {
 			t.Errorf("%s: %v", mode, err)
+		}
+	}
+}
+
+// TestNAT checks a run on a NAT network: isthmus-conformance does not start here, the calls of HNS are measured all
+// the same, and nothing is left.
+func TestNAT(t *testing.T) {
+	fake := hnstest.NewFake(hns.Server2022)
+	code, text, out := runProgram(t, simulated{fake}, "--mode", "nat")
+	var report Report
+	js, err := os.ReadFile(filepath.Join(out, "smoke.json"))
+	if err == nil {
+		err = json.Unmarshal(js, &report)
+	}
+	if err != nil || code != exitFailed || report.Failed != 1 || report.calls() != 3*4*endpointsMeasured || report.Left != 0 {
+		t.Errorf("exit code %d, %v, %+v\n%s", code, err, report, text)
+	}
+	for _, c := range report.Calls {
+		if c.Pods != endpointsMeasured || c.P99 < c.P50 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if list, err := fake.Networks(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("networks %v, %v", list, err)
+	}
+}
+
+// TestCallsFail checks that each failed call of HNS ends the run with its name, and that no endpoint is left.
+func TestCallsFail(t *testing.T) {
+	for op, want := range map[string]string{"CreateEndpoint": "create: ", "AttachEndpoint": "attach: ", "ModifyEndpoint": "write: ", "DeleteEndpoint": "delete: "} {
+		fake := hnstest.NewFake(hns.Server2022)
+		measuring := false
+		failed := make(map[string]bool)
+		var mu sync.Mutex
+		fake.Before(func(called, id string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if called != op || !measuring || failed[op] {
+				return nil
+			}
+			failed[op] = true
+			return hns.NewError(op, hns.CodeInvalidPolicy, "planted")
+		})
+		o, err := parse([]string{"--mode", "nat", "--out", t.TempDir()}, &bytes.Buffer{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSmoke(o, simulated{fake}, &bytes.Buffer{})
+		if err := errors.Join(s.makeNamespaces(t.Context()), s.makeNetwork(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		measuring = true
+		mu.Unlock()
+		if err := s.measureCalls(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "planted") {
+			t.Errorf("%s: %v", op, err)
+		}
+		if err := s.clean(t.Context()); err != nil {
+			t.Errorf("%s: %v", op, err)
+		}
+		if list, err := fake.Networks(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("%s: networks %v, %v", op, list, err)
 		}
 	}
 }
@@ -98,6 +169,13 @@ func TestForeignNetwork(t *testing.T) {
 	if code != exitFailed || !strings.Contains(text, "network isthmus-smoke exists") || fake.Dump() != before {
 		t.Errorf("exit code %d\n%s", code, text)
 	}
+	if code, text, _ := runProgram(t, simulated{fake}, "--remove", "--network", "other"); code != exitPassed || fake.Dump() != before {
+		t.Errorf("removal of a network that is not there: exit code %d\n%s", code, text)
+	}
+	code, text, _ = runProgram(t, simulated{fake}, "--remove")
+	if list, err := fake.Networks(t.Context()); code != exitPassed || err != nil || len(list) != 0 {
+		t.Errorf("removal: exit code %d, %v, %v\n%s", code, list, err, text)
+	}
 }
 
 func TestUsage(t *testing.T) {
@@ -108,7 +186,8 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"--help"}, exitPassed, "loses its connections"},
 		{[]string{"more"}, exitUsage, "no arguments"},
-		{[]string{"--mode", "nat"}, exitUsage, "l2bridge or overlay"},
+		{[]string{"--mode", "transparent"}, exitUsage, "l2bridge, overlay or nat"},
+		{[]string{"--mode", "nat", "--adapter", "Ethernet"}, exitUsage, "leave it out"},
 		{[]string{"--network", ""}, exitUsage, "give a name"},
 		{[]string{"--pod-cidr", "10.244.3.0/25"}, exitUsage, "24 bits"},
 		{[]string{"--pod-cidr", "10.244.3.1/24"}, exitUsage, "24 bits"},

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -44,6 +43,7 @@ type smoke struct {
 	report     *Report
 	work       string // temporary directory
 	namespaces []string
+	pair       []string // endpoints that this program created
 	agent      *exec.Cmd
 	exited     chan error
 }
@@ -58,26 +58,12 @@ func (s *smoke) all(ctx context.Context) {
 	if !s.step("look at the host", func() error { return s.look(ctx) }) {
 		return // existing objects belong to others
 	}
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"write manifests", s.prepare},
-		{"create namespaces", s.makeNamespaces},
-		{"create network", s.makeNetwork},
-		{"start agent", s.startAgent},
-		{"STATUS", func(ctx context.Context) error { return s.cni().GetStatusNetworkList(ctx, s.conf()) }},
-		{"ADD and CHECK", s.attachPair},
-		{"restart agent", s.restartAgent},
-		{"CHECK after restart", s.checkPair},
-		{"stop agent", func(context.Context) error { return s.stopAgent() }},
-		{"isthmus-conformance", s.conformance},
-		{"start agent again", s.startAgent},
-		{"DEL", func(ctx context.Context) error { return errors.Join(s.remove(ctx, 0), s.remove(ctx, 1)) }},
-		{"measure ADD", s.measure},
-		{"isthmusctl status", s.status},
-	} {
-		if !s.step(step.name, func() error { return step.do(ctx) }) {
+	steps := s.withAgent()
+	if s.mode == "nat" {
+		steps = s.withoutAgent()
+	}
+	for _, step := range steps {
+		if !s.step(step.name, func() error { return step.do(ctx) }) && !step.answers {
 			break
 		}
 	}
@@ -86,6 +72,49 @@ func (s *smoke) all(ctx context.Context) {
 	defer cancel()
 	s.step("clean up", func() error { return s.clean(later) })
 	s.step("nothing is left", func() error { return s.left(later) })
+}
+
+// task is a step that may fail.
+type task struct {
+	name string
+	do   func(context.Context) error
+	// answers: a failure is an answer about Windows, and the next steps run.
+	answers bool
+}
+
+// withAgent are the steps on a network of the agent.
+func (s *smoke) withAgent() []task {
+	return []task{
+		{name: "write manifests", do: s.prepare},
+		{name: "create namespaces", do: s.makeNamespaces},
+		{name: "create network", do: s.makeNetwork},
+		{name: "start agent", do: s.startAgent},
+		{name: "STATUS", do: func(ctx context.Context) error { return s.cni().GetStatusNetworkList(ctx, s.conf()) }},
+		{name: "ADD and CHECK", do: s.attachPair},
+		{name: "restart agent", do: s.restartAgent},
+		{name: "CHECK after restart", do: s.checkPair},
+		{name: "stop agent", do: func(context.Context) error { return s.stopAgent() }},
+		{name: "isthmus-conformance", do: s.conformance, answers: true},
+		{name: "start agent again", do: s.startAgent},
+		{name: "DEL", do: func(ctx context.Context) error { return errors.Join(s.remove(ctx, 0), s.remove(ctx, 1)) }},
+		{name: "measure ADD", do: s.measure},
+		{name: "isthmusctl status", do: s.status},
+		{name: "stop agent again", do: func(context.Context) error { return s.stopAgent() }},
+		{name: "measure calls of HNS", do: s.measureCalls},
+	}
+}
+
+// withoutAgent are the steps on a network of a type that the agent does not make.
+func (s *smoke) withoutAgent() []task {
+	return []task{
+		{name: "write manifests", do: s.prepare},
+		{name: "create namespaces", do: s.makeNamespaces},
+		{name: "create network", do: s.makeNetwork},
+		{name: "create endpoints", do: s.makePair},
+		{name: "isthmus-conformance", do: s.conformance, answers: true},
+		{name: "remove endpoints", do: s.removePair},
+		{name: "measure calls of HNS", do: s.measureCalls},
+	}
 }
 
 // step runs one step and records its result.
@@ -161,20 +190,23 @@ func (s *smoke) makeNamespaces(context.Context) error {
 // makeNetwork creates the network on the adapter that the user names. The agent takes over
 // a network of its type and ranges. Without a name the agent creates it.
 func (s *smoke) makeNetwork(ctx context.Context) error {
-	if s.adapter == "" {
+	if s.adapter == "" && s.mode != "nat" {
 		return nil
 	}
 	subnet := hns.Subnet{IPAddressPrefix: s.podCIDR.String(), Routes: []hns.Route{{NextHop: s.podCIDR.Addr().Next().String(), DestinationPrefix: "0.0.0.0/0"}}}
 	n := hns.Network{Name: s.network, Type: hns.L2Bridge, Flags: hns.NonPersistent, SchemaVersion: hns.Schema2,
 		Policies: []hns.Policy{hns.MakePolicy(hns.TypeNetAdapterName, hns.NetAdapterName{NetworkAdapterName: s.adapter})}}
-	if s.mode == "overlay" {
+	switch s.mode {
+	case "nat":
+		n.Type, n.Policies = "NAT", nil
+	case "overlay":
 		n.Type = hns.Overlay
 		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeHostRoute, struct{}{}))
 		subnet.Policies = []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: 4096})}
 	}
 	n.Ipams = []hns.Ipam{{Type: "Static", Subnets: []hns.Subnet{subnet}}}
 	if _, err := s.host.CreateNetwork(ctx, n); err != nil {
-		return fmt.Errorf("create network on --adapter %q: %w", s.adapter, err)
+		return fmt.Errorf("create %s network on --adapter %q: %w", s.mode, s.adapter, err)
 	}
 	return nil
 }
@@ -284,42 +316,6 @@ func (s *smoke) checkPair(ctx context.Context) error {
 	for i := range 2 {
 		if err := s.cni().CheckNetworkList(ctx, s.conf(), s.runtime(i)); err != nil {
 			return fmt.Errorf("CHECK of pod p%d: %w", i, err)
-		}
-	}
-	return nil
-}
-
-// measure attaches all pods, at several degrees of concurrency, and detaches them.
-func (s *smoke) measure(ctx context.Context) error {
-	for _, concurrency := range []int{1, 4, 8} {
-		var wg sync.WaitGroup
-		var mu sync.Mutex
-		var took []time.Duration
-		var errs []error
-		slots := make(chan struct{}, concurrency)
-		for i := range pods {
-			slots <- struct{}{}
-			wg.Go(func() {
-				defer func() { <-slots }()
-				began := time.Now()
-				err := s.attach(ctx, i)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					errs = append(errs, err)
-					return
-				}
-				took = append(took, time.Since(began))
-			})
-		}
-		wg.Wait()
-		s.report.Adds += len(took)
-		s.report.Latencies = append(s.report.Latencies, latency(concurrency, took))
-		for i := range pods {
-			errs = append(errs, s.remove(ctx, i))
-		}
-		if err := errors.Join(errs...); err != nil {
-			return fmt.Errorf("%d at once: %w", concurrency, err)
 		}
 	}
 	return nil
