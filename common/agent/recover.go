@@ -261,11 +261,8 @@ func (l *loop) adoptPods() {
 	known := l.attachedPods()
 	r := a.book.Compare(known, interfaces, func(p model.PodID) bool {
 		return slices.ContainsFunc(l.pending, func(add *addition) bool { return add.pod() == p })
-	})
+	}, l.observes)
 	for _, c := range r.Close {
-		if l.observes(c.Pod.Namespace) {
-			continue
-		}
 		l.log.Warn("close an interface: its address is that of a pod whose interface was another", "interface", c.Interface.Name, "claim", c.Claim)
 		l.step("adoption.close")
 		if err := finder.CloseInterface(ctx, c.Interface.Handle, c.Claim); err != nil {

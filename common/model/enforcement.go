@@ -2,6 +2,8 @@
 
 package model
 
+import "fmt"
+
 // AnnotationEnforcement is the namespace annotation that says whether policy is enforced on the pods of the
 // namespace, or only observed. Nodes where Isthmus makes the interfaces ignore it: they always enforce.
 const AnnotationEnforcement = "isthmus.dev/enforcement"
@@ -25,6 +27,18 @@ const (
 	// ObserveAll: pods are observed, except those of namespaces that ask for enforcement.
 	ObserveAll
 )
+
+// EnforcementProblem says what is wrong with a value of AnnotationEnforcement; "" if nothing is.
+func EnforcementProblem(value string) string {
+	switch value {
+	case "", Enforce, Observe:
+		return ""
+	}
+	if len(value) > 60 {
+		value = value[:60] + "..."
+	}
+	return fmt.Sprintf("%q is neither %s nor %s: policy is enforced on the pods of the namespace; correct or remove the annotation", value, Enforce, Observe)
+}
 
 // Observes reports whether the pods of a namespace are observed. ns is nil if the namespace is not known. A value
 // of the annotation that does not exist counts as Enforce.

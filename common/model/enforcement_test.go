@@ -17,6 +17,9 @@ func TestObserves(t *testing.T) {
 		"Observe":     {false, false, false},
 	} {
 		for _, o := range []model.Observation{model.ObserveNone, model.ObserveSome, model.ObserveAll} {
+			if bad := model.EnforcementProblem(asked) != ""; bad != (asked == "Observe") {
+				t.Errorf("annotation %q: reported as wrong: %t", asked, bad)
+			}
 			if got := o.Observes(&model.Namespace{Enforcement: asked}); got != want[o] {
 				t.Errorf("mode %d, annotation %q: observes %t, want %t", o, asked, got, want[o])
 			}

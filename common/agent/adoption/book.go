@@ -64,9 +64,8 @@ type Match struct {
 // Closing is an interface that must not carry packets because of an outdated claim.
 type Closing struct {
 	Interface dataplane.Interface
-	// Claim identifies the claim, Pod its pod.
+	// Claim identifies the claim.
 	Claim string
-	Pod   model.PodID
 }
 
 // Result is what the agent must do after a comparison.
@@ -157,8 +156,9 @@ func (b *Book) Unpoliced(now time.Time) (all []Unpoliced) {
 	return all
 }
 
-// Compare matches the claims with the interfaces of the node. busy reports whether an ADD of a pod is under way.
-func (b *Book) Compare(attached []Attached, interfaces []dataplane.Interface, busy func(model.PodID) bool) Result {
+// Compare matches the claims with the interfaces of the node. busy reports whether an ADD of a pod is under way,
+// observed whether the pods of a namespace are observed.
+func (b *Book) Compare(attached []Attached, interfaces []dataplane.Interface, busy func(model.PodID) bool, observed func(namespace string) bool) Result {
 	b.fresh = false
 	b.round++
 	b.see(interfaces)
@@ -174,7 +174,7 @@ func (b *Book) Compare(attached []Attached, interfaces []dataplane.Interface, bu
 	}
 	best := b.winners()
 	open := b.unsatisfied(owners, best, busy)
-	m := matching{book: b, candidates: make(map[*claim][]*dataplane.Interface), taken: make(map[string]bool)}
+	m := matching{book: b, observed: observed, candidates: make(map[*claim][]*dataplane.Interface), taken: make(map[string]bool)}
 	for _, c := range open {
 		for i := range interfaces {
 			if face := &interfaces[i]; b.available(face, c, owners, best) {

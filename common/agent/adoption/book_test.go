@@ -21,6 +21,7 @@ type node struct {
 	now      time.Time
 	attached []adoption.Attached
 	faces    []dataplane.Interface
+	observed bool
 }
 
 func newNode(t *testing.T) *node {
@@ -49,7 +50,7 @@ func (n *node) compare(pods ...*model.Pod) string {
 	s := model.MakeSnapshot(nil, nil, pods, nil)
 	n.book.Take(n.old, s, n.now)
 	n.old = s
-	r := n.book.Compare(n.attached, n.faces, func(model.PodID) bool { return false })
+	r := n.book.Compare(n.attached, n.faces, func(model.PodID) bool { return false }, func(string) bool { return n.observed })
 	var done []string
 	for _, id := range r.Gone {
 		done = append(done, "gone "+string(id))
@@ -126,6 +127,20 @@ func TestRunningPods(t *testing.T) {
 	if all := n.book.Unpoliced(n.now); len(all) > 0 {
 		t.Errorf("a pod is reported when it appears: %v", all)
 	}
+}
+
+// The interface of an observed pod stays open when its address moves. The report does not promise that it is closed.
+func TestAddressMovesObserved(t *testing.T) {
+	n := newNode(t)
+	a := pod("a", 1, "10.0.0.1")
+	n.faces = []dataplane.Interface{face("1", "10.0.0.1")}
+	n.want(n.compare(a), "adopt a on 1")
+	n.faces, n.observed = []dataplane.Interface{face("2", "10.0.0.1")}, true
+	n.want(n.compare(a), "gone a")
+	n.wantUnpoliced("s/a: interface veth-2 got the address 10.0.0.1 after the API gave it to the pod: its packets pass without a verdict")
+	n.observed = false
+	n.want(n.compare(a), "close 2 for s/a/uid-a")
+	n.wantUnpoliced("it drops every packet")
 }
 
 // The next pod gets the address of an earlier one before the API says so: its interface is closed, and never under

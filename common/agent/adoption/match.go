@@ -11,6 +11,7 @@ import (
 // matching is one assignment of interfaces to claims.
 type matching struct {
 	book       *Book
+	observed   func(namespace string) bool
 	candidates map[*claim][]*dataplane.Interface
 	taken      map[string]bool // by handle
 }
@@ -91,10 +92,15 @@ func (m *matching) outdated(c *claim, i *dataplane.Interface) bool {
 	return c.ended || i.ClosedFor == c.key() || m.book.appeared[i.Handle] > c.round
 }
 
+// close closes an interface that may belong to the next pod. If the pods of the namespace are observed, it stays open.
 func (m *matching) close(c *claim, i *dataplane.Interface, r *Result) {
 	c.held = !c.ended || !i.Closed || i.ClosedFor == c.key()
-	c.why = fmt.Sprintf("interface %s got the address %s after the API gave it to the pod: it drops every packet until the API says which pod has the address; if it is this pod, restart it", i.Name, join(c.pod.IPs))
-	if !i.Closed {
-		r.Close = append(r.Close, Closing{*i, c.key(), c.pod.PodID})
+	observed, effect := m.observed(c.pod.Namespace), "it drops every packet"
+	if observed {
+		effect = "its packets pass without a verdict"
+	}
+	c.why = fmt.Sprintf("interface %s got the address %s after the API gave it to the pod: %s until the API says which pod has the address; if it is this pod, restart it", i.Name, join(c.pod.IPs), effect)
+	if !i.Closed && !observed {
+		r.Close = append(r.Close, Closing{*i, c.key()})
 	}
 }

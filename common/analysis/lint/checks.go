@@ -14,7 +14,7 @@ import (
 
 // checks are the checks besides enforceability.
 func checks() []func(*Cluster) []Finding {
-	return []func(*Cluster) []Finding{checkSubjects, checkNamespaces, checkIgnoredRules, checkPortNames, checkPeers, checkEveryAddress,
+	return []func(*Cluster) []Finding{checkSubjects, checkNamespaces, checkEnforcement, checkIgnoredRules, checkPortNames, checkPeers, checkEveryAddress,
 		checkBlocks, checkRepeated, checkPriorities, checkHiddenClients, checkServiceAddresses}
 }
 
@@ -61,6 +61,17 @@ func checkSubjects(l *Cluster) []Finding {
 			continue
 		}
 		all = append(all, f)
+	}
+	return all
+}
+
+// checkEnforcement finds namespaces whose annotation about observation means nothing.
+func checkEnforcement(l *Cluster) (all []Finding) {
+	for name, ns := range l.Snapshot.Namespaces.All() {
+		if problem := model.EnforcementProblem(ns.Enforcement); problem != "" {
+			all = append(all, Finding{Severity: Warning, Check: "enforcement", Policy: model.Origin{Kind: "Namespace", Name: name}.String(),
+				Message: fmt.Sprintf("annotation %s: %s", model.AnnotationEnforcement, problem)})
+		}
 	}
 	return all
 }

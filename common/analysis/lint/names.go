@@ -10,6 +10,7 @@ func Checks() map[string]string {
 		"enforceability":       "a construct that a platform does not enforce exactly",
 		"selects-no-pod":       "the selector of the policy matches no pod, or contradicts itself",
 		"unknown-namespace":    "no Namespace object and no pod has the namespace of the policy",
+		"enforcement":          "the annotation isthmus.dev/enforcement of a namespace has a value that means nothing",
 		"ignored-rules":        "rules of a direction that policyTypes leaves out",
 		"unresolved-port":      "a port name that no destination has",
 		"repeated-rule":        "a rule of the same policy matches all of it already",

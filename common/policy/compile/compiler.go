@@ -4,6 +4,7 @@ package compile
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -63,7 +64,7 @@ func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 		c.refused = c.refuse()
 	}
 	next := c.assemble(in, d, classes, tables, len(was)+len(c.refused) > 0)
-	c.unsupported = append(c.overflow(), sectionReports(next, in.Snapshot)...)
+	c.unsupported = slices.Concat(c.overflow(), sectionReports(next, in.Snapshot), c.enforcementReports(next, in.Snapshot))
 	if sameState(next, c.state) {
 		next = c.state
 	}

@@ -3,6 +3,8 @@
 package compile_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -45,4 +47,35 @@ func TestObservedEndpoints(t *testing.T) {
 		check(was, model.ObserveSome, "namespace "+name+" no longer asks")
 	}
 	check(was, model.ObserveAll, "all")
+}
+
+// A value of the annotation that means nothing is reported where a pod is concerned and could be observed.
+func TestEnforcementReports(t *testing.T) {
+	was := world.Random(7, world.Shapes[0])
+	endpoints := world.Endpoints(was, "node1")
+	used := make(map[string]bool)
+	for _, e := range endpoints {
+		used[e.Pod.Namespace] = true
+	}
+	c := compile.New()
+	for name, ns := range was.Namespaces.All() {
+		typo := *ns
+		typo.Enforcement = "obsreve"
+		s := *was
+		s.Namespaces = was.Namespaces.With(name, &typo)
+		for _, in := range []*model.Snapshot{was, &s} {
+			for o, observing := range map[model.Observation]bool{model.ObserveNone: false, model.ObserveSome: true, model.ObserveAll: true} {
+				_, all := c.Compile(compile.Input{Snapshot: in, Node: "node1", Endpoints: endpoints, Observe: o})
+				got := slices.ContainsFunc(all, func(u model.Unsupported) bool {
+					return u.Policy == model.Origin{Kind: "Namespace", Name: name} && strings.Contains(u.String(), `isthmus.dev/enforcement on  (): refused: "obsreve" is neither`)
+				})
+				if want := in == &s && observing && used[name]; got != want {
+					t.Errorf("namespace %s, observation %d: reported %t, want %t: %v", name, o, got, want, all)
+				}
+			}
+		}
+	}
+	if len(used) == 0 {
+		t.Fatal("no endpoints")
+	}
 }

@@ -3,6 +3,7 @@
 package compile
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -34,6 +35,25 @@ func refreshSections(s *model.State, d *difference, now *model.Snapshot) {
 	if len(d.nodes) > 0 || d.others.denyLists {
 		s.Deny = denySet(s.Deny, now, d.others.denyLists)
 	}
+}
+
+// enforcementReports returns the namespaces of endpoints whose annotation about observation means nothing. Nodes that
+// always enforce ignore the annotation.
+func (c *Compiler) enforcementReports(s *model.State, now *model.Snapshot) (all []model.Unsupported) {
+	if c.observe == model.ObserveNone {
+		return nil
+	}
+	names := make(map[string]bool)
+	for _, e := range s.Policy.Endpoints {
+		names[e.Pod.Namespace] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if problem := model.EnforcementProblem(now.Namespace(name).Enforcement); problem != "" {
+			all = append(all, model.Unsupported{Policy: model.Origin{Kind: "Namespace", Name: name}, Rule: -1,
+				Construct: "annotation " + model.AnnotationEnforcement, Effect: model.Refused, Reason: problem})
+		}
+	}
+	return all
 }
 
 // sectionReports returns what the sections do not enforce as written, on any operating system.
