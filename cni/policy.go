@@ -121,7 +121,7 @@ func readForeign(r *types100.Result, ifName, netns string) (*cniframe.Foreign, e
 		return nil, err
 	}
 	f := &cniframe.Foreign{}
-	if own >= 0 && r.Interfaces[own].Mac != "" {
+	if own >= 0 && !number(r.Interfaces[own].Mac) {
 		mac, err := net.ParseMAC(r.Interfaces[own].Mac)
 		if err != nil {
 			return nil, fmt.Errorf("prevResult.interfaces[%d].mac %q: correct the plugin that prints it: %w", own, r.Interfaces[own].Mac, err)
@@ -153,6 +153,10 @@ func readForeign(r *types100.Result, ifName, netns string) (*cniframe.Foreign, e
 	}
 	return f, nil
 }
+
+// number reports whether the text is no MAC address but a number, or empty. Since v1.20, the VPC CNI plugin prints
+// the number of a route table there. The agent then finds the interface without comparing its MAC.
+func number(mac string) bool { return strings.Trim(mac, "0123456789") == "" }
 
 // ownInterface returns the index of the pod's interface, or -1 if the result has no interfaces at all. It is the
 // one of that name in the sandbox, or else of that name without a sandbox. Plugins of Windows print the name of

@@ -126,7 +126,7 @@ var results = map[string]string{
 	"0.3.1": `{ "cniVersion":"0.3.1", "extra":{"b":1,"a":[null,1.50]},"interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},{"name":"veth1","socketPath":"x"},{"name":"eth0","mac":"02:00:00:00:00:02","sandbox":"/run/netns/c0"}],` +
 		`"ips":[{"version":"4","interface":2,"address":"10.1.0.4/16","gateway":"10.1.0.1"},{"version":"6","interface":2,"address":"fd00::4/64"}],"dns":{}}`,
 	"0.4.0": `{"cniVersion":"0.4.0","interfaces":[],"ips":[{"version":"4","address":"10.1.0.4/32"}],"routes":null}`,
-	"1.0.0": `{"cniVersion":"1.0.0","interfaces":[{"name":"eni1"},{"name":"eth0","sandbox":"/run/netns/c0"},{"name":"dummy1","mac":"0","sandbox":"0"}],"ips":[{"interface":1,"address":"10.1.0.4/32"},{"interface":0,"address":"10.9.9.9/32"}]}`,
+	"1.0.0": `{"cniVersion":"1.0.0","interfaces":[{"name":"eni1"},{"name":"eth0","mac":"2","sandbox":"/run/netns/c0"},{"name":"dummy1","mac":"0","sandbox":"0"}],"ips":[{"interface":1,"address":"10.1.0.4/32"},{"interface":0,"address":"10.9.9.9/32"}]}`,
 	"1.1.0": `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/c0","mtu":1400,"pciID":"x"}],"ips":[{"interface":0,"address":"10.1.0.4/32"},{"address":"10.1.0.5/32"},{"address":"10.1.0.4/24"}]}`,
 }
 
