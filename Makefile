@@ -181,6 +181,10 @@ test-alerts: deps ## Alerts by promtool, and the dashboard on a Prometheus that 
 test-beside: deps ## Policy beside other networks: bridge, ptp and flannel, built from their modules, under cases of the corpus (needs root; five minutes)
 	@$(run) beside
 
+.PHONY: test-migrate
+test-migrate: deps ## Nodes with the bridge plugin and flannel, and their migration (needs root; three minutes)
+	@$(run) migrate
+
 .PHONY: churn
 churn: ## 5,000 operations of pods and policies on emulated Windows nodes under every fault of HNS (two minutes; OPERATIONS=n)
 	@$(run) churn

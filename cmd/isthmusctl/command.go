@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/check"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/migrate"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/node"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/query"
 )
@@ -19,7 +20,7 @@ import (
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, e cli.Env, args []string) int {
 	e.Version = version
-	return e.Run(ctx, args, slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), []*cobra.Command{versionCommand(e), docsCommand()})...)
+	return e.Run(ctx, args, slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), migrate.Commands(e), []*cobra.Command{versionCommand(e), docsCommand()})...)
 }
 
 func versionCommand(e cli.Env) *cobra.Command {

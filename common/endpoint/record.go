@@ -40,6 +40,8 @@ const (
 	Own Kind = ""
 	// Foreign is an interface that another CNI plugin made. Isthmus enforces policy on it.
 	Foreign Kind = "foreign"
+	// Migrated is an interface that another CNI plugin made and that Isthmus took over.
+	Migrated Kind = "migrated"
 )
 
 // Record is the state of an endpoint that survives a restart of the agent.
@@ -94,7 +96,7 @@ func (r Record) Validate() error {
 	}
 	need(r.Version == SchemaVersion, fmt.Sprintf("version is %d, want %d", r.Version, SchemaVersion))
 	need(r.State == Adding || r.State == Ready || r.State == Released, fmt.Sprintf("state %q is not one of adding, ready, released", r.State))
-	need(r.Kind == Own || r.Kind == Foreign, fmt.Sprintf("kind %q is not foreign", r.Kind))
+	need(r.Kind == Own || r.Kind == Foreign || r.Kind == Migrated, fmt.Sprintf("kind %q is not one of foreign, migrated", r.Kind))
 	need(r.ContainerID != "", "containerID is empty")
 	need(r.IfName != "", "ifName is empty")
 	need(r.Namespace != "" && r.Name != "", "namespace or name is empty")

@@ -125,6 +125,30 @@ func (s *Store) Load() (records []Record, problems []error, err error) {
 	return records, problems, nil
 }
 
+// Read reads all records of a directory without changing it, so that its agent may run. A damaged record is an
+// error. A record that is removed meanwhile may be missing. A missing directory has none.
+func Read(dir string) (records []Record, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read record directory: %w", err)
+	}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), recordSuffix) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		r, err := readRecord(path, e.Type())
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("endpoint record %s: %w", path, err)
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
 func readRecord(path string, kind os.FileMode) (Record, error) {
 	if !kind.IsRegular() {
 		return Record{}, fmt.Errorf("is not a regular file but %s", kind)

@@ -364,3 +364,36 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// Read reads what the agent wrote while the agent may run: it changes nothing, and a damaged record is an error.
+func TestReadChangesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "endpoints")
+	if all, err := endpoint.Read(dir); err != nil || len(all) != 0 {
+		t.Errorf("missing directory: %v, %v", all, err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("Read made the directory")
+	}
+	s, err := endpoint.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := endpoint.Record{State: endpoint.Ready, Kind: endpoint.Migrated, ContainerID: "c", IfName: "eth0", NetNS: "/n", Namespace: "a", Name: "b",
+		IPs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Created: time.Unix(1, 0)}
+	if err := s.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := endpoint.Read(dir); err != nil || len(all) != 1 || all[0].ID() != r.ID() || all[0].Kind != endpoint.Migrated {
+		t.Errorf("%+v, %v", all, err)
+	}
+	bad := filepath.Join(dir, "bad.json")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := endpoint.Read(dir); err == nil || !strings.Contains(err.Error(), bad) {
+		t.Errorf("damaged record: %v", err)
+	}
+	if _, err := os.Stat(bad); err != nil {
+		t.Errorf("Read moved the damaged record: %v", err)
+	}
+}

@@ -50,6 +50,11 @@ func Open(dir string) (*Registry, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of the interfaces: %w", err)
 	}
+	return Read(dir)
+}
+
+// Read reads the registry as Open does, without creating the directory.
+func Read(dir string) (*Registry, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, fmt.Errorf("read the boot ID: %w", err)

@@ -116,6 +116,9 @@ func systemSuites() []suite {
 		{name: "beside", steps: []step{
 			{packages: []string{"./test/beside"}, flags: []string{"-count=1", "-timeout=30m", "-v"}, env: []string{"ISTHMUS_BESIDE=1"}},
 		}},
+		{name: "migrate", steps: []step{
+			{packages: []string{"./test/beside"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestMigrate$"}, env: []string{"ISTHMUS_MIGRATE=1"}},
+		}},
 		{name: "continuity", steps: []step{
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-v", "-run=^TestContinuity$"}, env: []string{"CONTINUITY=full"}},
 		}},

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package migrate holds the commands that move this node from the bridge of another CNI plugin to mode full,
+// without restarting its pods, and back.
+//
+// It does not decide what to change: linux/takeover plans that.
+package migrate

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cni/install"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/takeover"
+)
+
+// makePlan reads this node and plans its migration.
+func makePlan(o *options) (*takeover.Plan, []string, error) {
+	network, err := readNetwork(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	records, err := endpoint.Read(filepath.Join(o.stateDir, "endpoints"))
+	if err != nil {
+		return nil, nil, err
+	}
+	node, err := takeover.Inspect(network, records, takeover.Sources{StateDir: o.stateDir, Cache: o.cacheDir})
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, reasons := takeover.Make(node, link.HostName)
+	return plan, reasons, nil
+}
+
+// readNetwork reads the configuration of the network that the runtime uses.
+func readNetwork(o *options) (takeover.Network, error) {
+	ranges, err := parseRanges(o.podCIDRs)
+	if err != nil {
+		return takeover.Network{}, err
+	}
+	network := takeover.Kubenet()
+	if o.from != takeover.FromKubenet {
+		if network, err = readConf(o); err != nil {
+			return network, err
+		}
+	} else if network.Ranges = ranges; len(ranges) == 0 {
+		return network, cli.Usagef("--from kubenet: give the ranges of the node with --pod-cidr")
+	}
+	if len(ranges) > 0 && !sameRanges(ranges, network.Ranges) {
+		return network, fmt.Errorf("the pod ranges of the node are %v, those of network %s are %v: pods cannot keep their addresses in other ranges", ranges, network.Name, network.Ranges)
+	}
+	return network, nil
+}
+
+// readConf reads the first configuration of the runtime's directory, and the file of flanneld.
+func readConf(o *options) (network takeover.Network, err error) {
+	names, err := install.Confs(o.confDir)
+	if err != nil {
+		return network, err
+	}
+	if len(names) == 0 {
+		return network, fmt.Errorf("no CNI configuration in %s: name its directory with --cni-conf-dir", o.confDir)
+	}
+	path := filepath.Join(o.confDir, names[0])
+	text, err := readBounded(path)
+	if err != nil {
+		return network, err
+	}
+	if network, err = takeover.ParseNetwork(o.from, path, text); err != nil || network.SubnetFile == "" {
+		return network, err
+	}
+	if text, err = readBounded(network.SubnetFile); err != nil {
+		return network, err
+	}
+	return network, network.Subnet(text)
+}
+
+// maxFile bounds the files of other software, in bytes.
+const maxFile = 2 << 20
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the network: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err == nil && len(text) == maxFile {
+		err = errors.New("it is too large")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return text, nil
+}
+
+func parseRanges(texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, cli.Usagef("--pod-cidr %q: write it as ADDRESS/BITS without host bits", text)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func sameRanges(a, b []netip.Prefix) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(p netip.Prefix) bool { return !slices.Contains(b, p) })
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package migrate
+
+import (
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/linux/takeover"
+)
+
+// makePlan always fails: pods of other systems are not behind a Linux bridge.
+func makePlan(*options) (*takeover.Plan, []string, error) {
+	return nil, nil, cli.Usagef("this system is not Linux: drain the node, remove its network and install Isthmus")
+}
