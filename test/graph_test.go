@@ -21,7 +21,7 @@ var layers = []struct {
 	{"commands", []string{"cmd/isthmus-agent", "cmd/isthmus-cni", "cmd/isthmus-controller", "cmd/isthmus-relay", "cmd/isthmusctl"}},
 	{"plugin", []string{"cni"}},
 	{"relay", []string{"common/relay"}},
-	{"streams", []string{"common/hubble"}},
+	{"streams", []string{"common/hubble", "common/page"}},
 	{"node", []string{"common/agent", "linux", "windows"}},
 	{"analysis", []string{"common/analysis"}},
 	{"cluster", []string{"common/kube"}},

@@ -15,12 +15,14 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/migrate"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/node"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/query"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/ui"
 )
 
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, e cli.Env, args []string) int {
 	e.Version = version
-	return e.Run(ctx, args, slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), migrate.Commands(e), []*cobra.Command{versionCommand(e), docsCommand()})...)
+	groups := slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), migrate.Commands(e), ui.Commands(e))
+	return e.Run(ctx, args, append(groups, versionCommand(e), docsCommand())...)
 }
 
 func versionCommand(e cli.Env) *cobra.Command {

@@ -9,8 +9,8 @@
 // success, 1 after an error, 2 if the command line is invalid, and 3 if the agent
 // answers but the node is not ready.
 //
-// doctor needs neither: it checks the node itself.
+// doctor needs neither: it checks the node itself. ui serves web pages until it is interrupted.
 //
-// The packages query and check hold the commands about policies, node those about
-// this node. This package only wires them. The commands change nothing.
+// The packages query, check and ui hold the commands about policies, node those
+// about this node. This package only wires them. The commands change nothing.
 package main

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -106,17 +106,17 @@ func serviceOf(end string, all *service.Services) (*model.Service, error) {
 // it takes the first; fit replaces it by the address of the family of the other end.
 func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 	f := model.Flow{Protocol: q.protocol, Port: q.port}
-	src, err := cluster.Addresses(s, q.from)
+	src, err := ends.Addresses(s, q.from)
 	if err != nil {
 		return f, fmt.Errorf("from: %w", err)
 	}
-	dst, err := cluster.Addresses(s, q.to)
+	dst, err := ends.Addresses(s, q.to)
 	if err != nil {
 		return f, fmt.Errorf("to: %w", err)
 	}
 	f.Src, f.Dst = src[0], dst[0]
 	if fit {
-		f.Src, f.Dst, err = cluster.SameFamily(src, dst, q.protocol)
+		f.Src, f.Dst, err = ends.SameFamily(src, dst, q.protocol)
 	}
 	return f, err
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -342,10 +341,7 @@ func (s *Source) reading() manifests.Reading {
 
 // loadAPI waits for the first complete state of an API server.
 func (s *Source) loadAPI(ctx context.Context) (*model.Snapshot, Problems, error) {
-	cfg := watch.DefaultAPIConfig(s.Kubeconfig)
-	cfg.UserAgent, cfg.Rules, cfg.Context, cfg.Optional = "isthmusctl", true, s.Context, []string{"DenyList", "ServiceCIDR"}
-	cfg.Impersonate, cfg.ImpersonateGroups = s.as, s.groups
-	api, err := watch.NewAPIServer(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	api, err := s.openAPI()
 	if err != nil {
 		return nil, Problems{}, err
 	}

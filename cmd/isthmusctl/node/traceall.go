@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	"github.com/isthmus-net/isthmus/common/kube/agents"
@@ -92,7 +93,7 @@ func (o *traceOptions) targets(s *model.Snapshot, services *service.Services) ([
 	if err != nil {
 		return nil, cli.Usagef("--protocol: %w", err)
 	}
-	from, err := cluster.Addresses(s, o.from)
+	from, err := ends.Addresses(s, o.from)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
@@ -108,7 +109,7 @@ func (o *traceOptions) targets(s *model.Snapshot, services *service.Services) ([
 		}
 		for _, b := range backends {
 			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
-			if f.Src, f.Dst, err = cluster.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
+			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
 				return nil, fmt.Errorf("%s -> %s: %w", o.from, b.Name, err)
 			}
 			all = append(all, target{f, serviceStep(to, port, b, f, len(backends))})

@@ -54,7 +54,7 @@ func checkResponsible(t *testing.T, a, b *model.Snapshot, r *diffReport) {
 	}
 	addrs, ports := probesOf(a, b)
 	named := make(map[string]truth)
-	for _, e := range ends(reach.New(a, b), 2, addrs) {
+	for _, e := range allEnds(reach.New(a, b), 2, addrs) {
 		named[e.name] = e
 	}
 	for _, c := range r.Changes {

@@ -112,6 +112,14 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 	return all
 }
 
+// Enforced returns what the nodes of a cluster would install for a flow: the tables on Linux, and on Windows the ACLs for
+// each tested version of HNS.
+func Enforced(s *model.Snapshot, f model.Flow) explain.Enforced {
+	return func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
+		return checkEnforcement(s, pod, d, remote, f, hns.Profiles())
+	}
+}
+
 // decideACLs evaluates the ACLs of an endpoint. If readings of HNS disagree, it reports that
 // as a reason and counts the flow as denied.
 func decideACLs(p *acl.Ruleset, id model.EndpointID, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow) (model.Verdict, string) {

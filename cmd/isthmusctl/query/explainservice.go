@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -70,7 +71,7 @@ func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapsh
 
 func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *service.Services, to *model.Service,
 	family netip.Addr, versions []hns.Version) (*explain.ServiceReport, error) {
-	from, err := cluster.Addresses(s, o.from)
+	from, err := ends.Addresses(s, o.from)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
@@ -94,7 +95,7 @@ func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *
 		}
 		for _, b := range backends {
 			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
-			if f.Src, f.Dst, err = cluster.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
+			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
 				return nil, fmt.Errorf("%s -> %s: %w", o.from, b.Name, err)
 			}
 			x.Add(port, o.ask(s, f, versions))

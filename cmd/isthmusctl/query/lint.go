@@ -50,7 +50,7 @@ Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anythi
 	}
 	o.Register(c)
 	f := c.Flags()
-	f.StringSliceVar(&o.platforms, "platform", []string{"linux", "hns-9.5", "hns-13.3", "hns-15.5"},
+	f.StringSliceVar(&o.platforms, "platform", defaultPlatforms(),
 		"platforms to check: linux, linux-VERSION of the kernel, hns-VERSION")
 	f.StringVar(&o.failOn, "fail-on", "warning", "lowest severity that makes the exit status 1: error, warning, note or never")
 	f.StringSliceVar(&o.ignored, "ignore", nil, "checks to leave out (repeatable)")

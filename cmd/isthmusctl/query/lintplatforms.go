@@ -27,6 +27,34 @@ type platform struct {
 	hns hnsVersion // Windows
 }
 
+// defaultPlatforms are those that lint checks without --platform.
+func defaultPlatforms() []string { return []string{"linux", "hns-9.5", "hns-13.3", "hns-15.5"} }
+
+// Inexact lists the constructs of a cluster's policies with how the default platforms of lint enforce them. It leaves out
+// Windows if the cluster has nodes, and each of them is known to run Linux.
+func Inexact(ctx context.Context, s *model.Snapshot) ([]lint.Construct, error) {
+	platforms, err := parsePlatforms(defaultPlatforms())
+	if err != nil {
+		return nil, err
+	}
+	other := s.Nodes.Len() == 0
+	for _, n := range s.Nodes.All() {
+		other = other || n.OS != model.Linux
+	}
+	if !other {
+		platforms = slices.DeleteFunc(platforms, func(p platform) bool { return p.Features.OS != model.Linux })
+	}
+	l := lint.NewCluster(s, s, nil)
+	found, err := findInexact(ctx, l, platforms, func(int, int) {})
+	if err != nil {
+		return nil, err
+	}
+	for i := range platforms {
+		platforms[i].Reported = platforms[i].reported(found)
+	}
+	return l.Constructs(lintPlatforms(platforms)), nil
+}
+
 func lintPlatforms(platforms []platform) []lint.Platform {
 	all := make([]lint.Platform, len(platforms))
 	for i, p := range platforms {

@@ -38,9 +38,9 @@ type truth struct {
 	addrs []netip.Addr
 }
 
-// ends lists pods and nodes that all worlds have. It adds addresses without an owner in any
+// allEnds lists pods and nodes that all worlds have. It adds addresses without an owner in any
 // of them, under the name of their range.
-func ends(p *reach.Partition, versions int, probes []netip.Addr) []truth {
+func allEnds(p *reach.Partition, versions int, probes []netip.Addr) []truth {
 	var all []truth
 	var ranges []*reach.Range
 	for _, v6 := range []bool{false, true} {
@@ -138,7 +138,7 @@ func checkDiff(t *testing.T, a, b *model.Snapshot) (flows, differ int) {
 	}
 	was, is := policy.NewEvaluator(a), policy.NewEvaluator(b)
 	addrs, ports := probesOf(a, b)
-	all := ends(reach.New(a, b), 2, addrs)
+	all := allEnds(reach.New(a, b), 2, addrs)
 	for _, from := range all {
 		for _, to := range all {
 			if from.name == to.name || !from.pod && !to.pod || from.addrs[0].Is4() != to.addrs[0].Is4() {
@@ -199,7 +199,7 @@ func TestMatrixAgreesWithEvaluate(t *testing.T) {
 			p := reach.New(s)
 			addrs, ports := world.Probes(s)
 			byName := make(map[string][]truth)
-			for _, e := range ends(p, 1, addrs) {
+			for _, e := range allEnds(p, 1, addrs) {
 				byName[e.name] = append(byName[e.name], e)
 			}
 			members := func(g *reach.Group) (all []truth) {

@@ -66,6 +66,13 @@ func (l *Cluster) Report(platforms []Platform, findings []Finding) *Report {
 	return r
 }
 
+// Constructs lists the constructs of all policies with how each platform enforces them, and runs no checks.
+func (l *Cluster) Constructs(platforms []Platform) []Construct {
+	var r Report
+	r.addEnforceability(l, platforms)
+	return r.Constructs
+}
+
 // addEnforceability evaluates every construct for every platform. A construct that is not
 // exact is a warning if a pod of the policy runs on such an operating system, or if no pod
 // of the policy is known. Otherwise it is a note.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cluster
+package ends
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -17,7 +18,7 @@ import (
 func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(strings.TrimPrefix(text, "ip:")); err == nil {
 		if a.Zone() != "" {
-			return nil, cli.Usagef("address %s: remove the zone", text)
+			return nil, fmt.Errorf("address %s: remove the zone", text)
 		}
 		return []netip.Addr{a.Unmap()}, nil
 	}
@@ -27,7 +28,7 @@ func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	name, only, one := strings.Cut(text, "@")
 	namespace, pod, ok := strings.Cut(name, "/")
 	if !ok || namespace == "" || pod == "" {
-		return nil, cli.Usagef("%q: give namespace/pod, namespace/pod@IP or an IP address", text)
+		return nil, fmt.Errorf("%q: give namespace/pod, namespace/pod@IP or an IP address", text)
 	}
 	p, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod})
 	if !ok {
@@ -80,7 +81,11 @@ func similarPods(s *model.Snapshot, namespace, pod string) string {
 	if len(same) == 0 {
 		return fmt.Sprintf(": namespace %s has no pods", namespace)
 	}
-	return fmt.Sprintf(": namespace %s has %s", namespace, cli.Shorten(same, 5))
+	const few = 5
+	if rest := len(same) - few; rest > 0 {
+		return fmt.Sprintf(": namespace %s has %s and %d more", namespace, strings.Join(same[:few], ", "), rest)
+	}
+	return fmt.Sprintf(": namespace %s has %s", namespace, strings.Join(same, ", "))
 }
 
 // SameFamily returns the first two addresses of one family that the protocol can use.
@@ -94,4 +99,34 @@ func SameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.
 		}
 	}
 	return src, dst, fmt.Errorf("the ends have no addresses of one family for %s: %v and %v", protocol, from, to)
+}
+
+// ErrNoPort means that a protocol with ports needs one.
+var ErrNoPort = errors.New("give the destination port")
+
+// Port reads the port of a flow: a number, or a name that the destination pod gives to one of its ports. to is nil for
+// a destination that is no pod. Protocols without ports have none, and 0 stands for it.
+func Port(text string, p model.Protocol, to *model.Pod) (uint16, error) {
+	if !p.HasPorts() {
+		if text != "" {
+			return 0, fmt.Errorf("%q: %s has no ports", text, p)
+		}
+		return 0, nil
+	}
+	if text == "" {
+		return 0, ErrNoPort
+	}
+	if n, err := strconv.Atoi(text); err == nil {
+		if n < 1 || n > 65535 {
+			return 0, fmt.Errorf("%d: give a number from 1 to 65535", n)
+		}
+		return uint16(n), nil
+	}
+	if to == nil {
+		return 0, fmt.Errorf("%q: give a number from 1 to 65535; only pods have named ports", text)
+	}
+	if found := to.Resolve(text, p); len(found) > 0 {
+		return found[0].Port, nil
+	}
+	return 0, fmt.Errorf("%q: pod %s has no %s port of that name: give a number from 1 to 65535", text, to.PodID, p)
 }

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ui serves the pages of common/page to the browser of this machine: about a directory of manifests, or about a
+// cluster while it changes.
+//
+// It changes nothing, and other machines cannot reach it.
+package ui

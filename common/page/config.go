@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"context"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/lint"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Cluster is what the pages are about, at one moment. It is immutable.
+type Cluster struct {
+	Snapshot *model.Snapshot
+	// Services are those of the cluster, as far as they are known.
+	Services []*model.Service
+	// Places are where files define policies, by "Kind namespace/name"; nil without files.
+	Places map[string]model.Place
+	// Workloads name the workload of pods whose labels do not.
+	Workloads map[model.PodID]model.WorkloadID
+	// Source says in a few words where the cluster was read, and At when.
+	Source string
+	At     time.Time
+	// Remarks say what was assumed or left out.
+	Remarks []string
+	// Stale says why nothing newer is known; empty if this is the newest.
+	Stale string
+}
+
+// Agent is what the agent of a node reports.
+type Agent struct {
+	// Error says why there is no report; all other fields are then empty.
+	Error             string
+	Ready             bool
+	Version, Platform string
+	// Endpoints counts the pods that the agent has attached.
+	Endpoints int
+	Problems  []string
+	// Repairs are the drifts that audits found and repaired.
+	Repairs []string
+}
+
+// Config connects the pages with what they show. Cluster must be set.
+type Config struct {
+	// Base precedes the path of each page, such as "/8f3a". It begins with a slash, or is empty.
+	Base string
+	// Hosts are the accepted hosts in the Host header, without port. Empty means every host.
+	Hosts []string
+	// Cluster returns the newest known cluster. It does not wait.
+	Cluster func() *Cluster
+	// Agents returns the reports of agents by the name of the node. A nil function means that there are none.
+	Agents func(context.Context) (map[string]Agent, error)
+	// Enforced returns what the data paths of the ends decide about a flow; it may be nil.
+	Enforced func(*model.Snapshot, model.Flow) explain.Enforced
+	// Inexact lists the constructs that the nodes of a cluster do not enforce exactly. It may take long. A nil function means
+	// that this is not known.
+	Inexact func(context.Context, *Cluster) ([]lint.Construct, error)
+}

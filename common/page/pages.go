@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/lint"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// The sizes of parts, so that a page has less than 80 KB even with the longest names.
+const (
+	matrixRows, matrixColumns = 20, 14
+	matrixBytes               = 50_000 // of the cells of a matrix
+	policyRows                = 60
+	nodeRows                  = 40
+	inexactRows               = 30
+)
+
+// matrixParams are the parameters of all pages with a matrix.
+var matrixParams = []string{"rows", "columns", "row", "column", "port", "protocol", "family"}
+
+func (h *Handler) overview(r *http.Request) (*document, error) {
+	if _, err := parse(r.URL.RawQuery); err != nil {
+		return nil, badRequest(err)
+	}
+	return &document{Template: "overview", Title: "Overview", Body: h.current().Counts()}, nil
+}
+
+// matrix is a part of a matrix.
+type matrix struct {
+	params
+	Rows, Columns slice[End]
+	Lines         []line
+	// From and To are the namespaces, and FromWorkload and ToWorkload the workloads, whose parts are shown.
+	From, To, FromWorkload, ToWorkload string
+	// Port is the port that the matrix is about; empty for all.
+	Port string
+	// What are the ends: namespaces, workloads or pods.
+	What string
+}
+
+// line is a row of a matrix.
+type line struct {
+	End
+	Cells []linked
+}
+
+// linked is a cell with the address that explains it, relative to that of the matrix.
+type linked struct {
+	Cell
+	Href string
+}
+
+// fill computes the lines of a matrix between two lists of ends.
+func (m *matrix) fill(v *View, rows, columns []End, only *Port, href func(from, to End, c Cell) string) error {
+	if only != nil {
+		m.Port = only.String()
+	}
+	key := func(e End) string { return e.Key }
+	rows, columns = filtered(rows, m.rows, key), filtered(columns, m.columns, key)
+	m.Rows = cut(rows, m.row, matrixRows)
+	m.Columns = cut(columns, m.column, m.width(rows, columns))
+	cells, err := v.Cells(m.Rows.Items, m.Columns.Items, only)
+	if err != nil {
+		return err
+	}
+	for i, from := range m.Rows.Items {
+		l := line{End: from}
+		for j, to := range m.Columns.Items {
+			c := linked{Cell: cells[i][j]}
+			if c.Kind != Self {
+				c.Href = href(from, to, c.Cell)
+			}
+			l.Cells = append(l.Cells, c)
+		}
+		m.Lines = append(m.Lines, l)
+	}
+	return nil
+}
+
+// width returns the number of columns: fewer if long names make long links.
+func (m *matrix) width(rows, columns []End) int {
+	cell := 120 + 2*(len(m.From)+len(m.To)) // bytes without the names of the ends
+	for _, ends := range [][]End{rows, columns} {
+		longest := 0
+		for _, e := range ends {
+			longest = max(longest, len(e.Key))
+		}
+		cell += longest
+	}
+	return max(1, min(matrixColumns, matrixBytes/matrixRows/cell))
+}
+
+// matrixOf reads the parameters of a page with a matrix.
+func matrixOf(r *http.Request, what string, more ...string) (*matrix, *Port, error) {
+	p, err := parse(r.URL.RawQuery, append(more, matrixParams...)...)
+	if err != nil {
+		return nil, nil, badRequest(err)
+	}
+	only, err := p.only()
+	if err != nil {
+		return nil, nil, badRequest(err)
+	}
+	return &matrix{params: p, What: what, From: r.PathValue("from"), To: r.PathValue("to")}, only, nil
+}
+
+// narrow are the parameters that a more detailed matrix keeps.
+func (m *matrix) narrow(more ...string) string {
+	keep := params{row: 1, column: 1, part: 1, port: m.port, protocol: m.protocol, v6: m.v6}
+	return keep.query(more...)
+}
+
+func (h *Handler) namespaces(r *http.Request) (*document, error) {
+	m, only, err := matrixOf(r, "namespaces")
+	if err != nil {
+		return nil, err
+	}
+	v, after := h.current(), m.narrow()
+	all := v.Namespaces(m.v6)
+	err = m.fill(v, all, all, only, func(from, to End, _ Cell) string {
+		return "reach/" + url.PathEscape(from.Key) + "/" + url.PathEscape(to.Key) + after
+	})
+	return &document{Template: "matrix", Title: "Who reaches whom: namespaces", Body: m}, err
+}
+
+func (h *Handler) workloads(r *http.Request) (*document, error) {
+	m, only, err := matrixOf(r, "workloads")
+	if err != nil {
+		return nil, err
+	}
+	v := h.current()
+	rows, err := v.Workloads(m.v6, m.From)
+	if err != nil {
+		return nil, notFound(err)
+	}
+	columns, err := v.Workloads(m.v6, m.To)
+	if err != nil {
+		return nil, notFound(err)
+	}
+	err = m.fill(v, rows, columns, only, func(from, to End, _ Cell) string {
+		return url.PathEscape(m.To) + "/pods" + m.narrow("from", from.Key, "to", to.Key)
+	})
+	return &document{Template: "matrix", Title: fmt.Sprintf("Who reaches whom: workloads of %s and %s", m.From, m.To), Body: m}, err
+}
+
+func (h *Handler) pods(r *http.Request) (*document, error) {
+	m, only, err := matrixOf(r, "pods", "from", "to")
+	if err != nil {
+		return nil, err
+	}
+	v := h.current()
+	m.FromWorkload, m.ToWorkload = m.from, m.to
+	rows, err := v.Pods(m.v6, m.From, m.from)
+	if err != nil {
+		return nil, notFound(fmt.Errorf("from: %w", err))
+	}
+	columns, err := v.Pods(m.v6, m.To, m.to)
+	if err != nil {
+		return nil, notFound(fmt.Errorf("to: %w", err))
+	}
+	err = m.fill(v, rows, columns, only, func(from, to End, c Cell) string {
+		p := params{row: 1, column: 1, part: 1, from: m.From + "/" + from.Key, to: m.To + "/" + to.Key, protocol: c.Port.Protocol.String()}
+		if m.v6 {
+			p.to = v.at(true, m.To, to.Key)
+		}
+		if c.Port.Protocol.HasPorts() {
+			p.port = fmt.Sprint(c.Port.Number)
+		}
+		return "../../../explain" + p.query()
+	})
+	return &document{Template: "matrix", Title: fmt.Sprintf("Who reaches whom: pods of %s/%s and %s/%s", m.From, m.from, m.To, m.to), Body: m}, err
+}
+
+// at names a pod with its address of a family.
+func (v *View) at(v6 bool, namespace, name string) string {
+	text := namespace + "/" + name
+	if p, ok := v.cluster.Snapshot.Pods.Get(model.PodID{Namespace: namespace, Name: name}); ok {
+		for _, a := range p.IPs {
+			if a.Is6() == v6 {
+				return text + "@" + a.String()
+			}
+		}
+	}
+	return text
+}
+
+// explained is an explanation, or the form for one.
+type explained struct {
+	From, To, Port, Protocol string
+	Protocols                []string
+	Report                   *explain.Report
+	// Problem says why there is no explanation.
+	Problem string
+}
+
+func (h *Handler) explain(r *http.Request) (*document, error) {
+	p, err := parse(r.URL.RawQuery, "from", "to", "port", "protocol")
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	e := &explained{From: p.from, To: p.to, Port: p.port, Protocol: p.protocol, Protocols: []string{"TCP", "UDP", "SCTP", "ICMP", "ICMPv6"}}
+	d := &document{Template: "explain", Title: "Explain a flow", Body: e}
+	if p.from == "" && p.to == "" {
+		return d, nil
+	}
+	c := h.config.Cluster()
+	f, err := p.flow(c.Snapshot)
+	if err != nil {
+		e.Problem, d.Status = err.Error(), http.StatusBadRequest
+		return d, nil
+	}
+	var enforced explain.Enforced
+	if h.config.Enforced != nil {
+		enforced = h.config.Enforced(c.Snapshot, f)
+	}
+	e.Report = explain.Flow(c.Snapshot, f, c.Services, enforced)
+	e.Report.Locate(c.Places)
+	d.Title = fmt.Sprintf("%s to %s: %s", p.from, p.to, map[string]string{"allow": "allowed", "deny": "denied"}[e.Report.Verdict])
+	return d, nil
+}
+
+// listed is a part of a list.
+type listed[T any] struct {
+	params
+	slice[T]
+	Find string
+	// Note says what the list does not know.
+	Note string
+}
+
+func (h *Handler) policies(r *http.Request) (*document, error) {
+	p, err := parse(r.URL.RawQuery, "find", "part")
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	all := h.current().Policies(p.find)
+	return &document{Template: "policies", Title: "Policies", Body: &listed[policyRow]{params: p, slice: cut(all, p.part, policyRows), Find: p.find}}, nil
+}
+
+func (h *Handler) nodes(r *http.Request) (*document, error) {
+	p, err := parse(r.URL.RawQuery, "find", "part")
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	note := "What agents report is not known here: these are the Node objects only."
+	var agents map[string]Agent
+	if h.config.Agents != nil {
+		note = ""
+		if agents, err = h.config.Agents(r.Context()); err != nil {
+			note = "The agents do not answer: " + err.Error()
+		}
+	}
+	all := h.current().Nodes(p.find, agents)
+	return &document{Template: "nodes", Title: "Nodes", Body: &listed[nodeRow]{params: p, slice: cut(all, p.part, nodeRows), Find: p.find, Note: note}}, nil
+}
+
+func (h *Handler) notExact(r *http.Request) (*document, error) {
+	p, err := parse(r.URL.RawQuery, "find", "part")
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	l := &listed[lint.Construct]{params: p, Find: p.find, slice: cut[lint.Construct](nil, 1, inexactRows)}
+	d := &document{Template: "inexact", Title: "Not enforced exactly", Body: l}
+	if h.config.Inexact == nil {
+		l.Note = "It is not known here what nodes do not enforce exactly."
+		return d, nil
+	}
+	c := h.config.Cluster()
+	list, of, err := h.inexact.get(h.ctx, c, h.config.Inexact)
+	switch {
+	case of == nil:
+		l.Note, d.Refresh = "This is being computed. The page loads again by itself.", 3
+		return d, nil
+	case err != nil:
+		l.Note = "No answer: " + err.Error()
+	case of != c:
+		l.Note = "This is about the cluster at " + of.At.UTC().Format(timeFormat) + ", and is being computed again."
+	}
+	l.slice = cut(filtered(list, p.find, func(c lint.Construct) string { return c.Policy }), p.part, inexactRows)
+	return d, nil
+}
+
+// timeFormat is how pages write times, which are in UTC.
+const timeFormat = "2006-01-02 15:04:05 UTC"
