@@ -178,7 +178,7 @@ test-alerts: deps ## Alerts by promtool, and the dashboard on a Prometheus that 
 	@$(run) alerts
 
 .PHONY: test-beside
-test-beside: deps ## Policy beside other networks: bridge, ptp and flannel, built from their modules, under cases of the corpus (needs root; five minutes)
+test-beside: deps ## Policy beside other networks: bridge, ptp, flannel, aws-cni and azure-vnet, built from their modules, under cases of the corpus (needs root; ten minutes)
 	@$(run) beside
 
 .PHONY: test-migrate

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,11 +100,9 @@ type bench struct {
 func (b *bench) make(bin string) {
 	b.t.Helper()
 	b.plugins = b.t.TempDir()
-	for _, packages := range plugins {
-		for _, p := range packages {
-			if err := os.Link(filepath.Join(bin, filepath.Base(p)), filepath.Join(b.plugins, filepath.Base(p))); err != nil {
-				b.t.Fatal(err)
-			}
+	for _, p := range plugins {
+		if err := os.Link(filepath.Join(bin, p.name), filepath.Join(b.plugins, p.name)); err != nil {
+			b.t.Fatal(err)
 		}
 	}
 	dir, err := os.MkdirTemp("/run", "isthmus-beside-")
@@ -128,9 +127,9 @@ func (b *bench) make(bin string) {
 			b.t.Error(err)
 		}
 	})
-	if b.network.flannel != "" {
-		for _, n := range c.Nodes { // the test configures flannel with IPv4 only
-			n.PodCIDRs = n.PodCIDRs[:1]
+	if only := b.network.only; only != nil {
+		for _, n := range c.Nodes {
+			n.PodCIDRs = slices.DeleteFunc(n.PodCIDRs, func(p netip.Prefix) bool { return !only(p) })
 		}
 	}
 	b.cluster, b.lab = c, replay.New(c, func(i int) *cluster.Node { return c.Nodes[i%2] })
@@ -375,7 +374,7 @@ func (b *bench) chained(cases []corpus.Case) {
 	}
 	b.y.chained += len(seen)
 	for _, p := range b.lab.Pods {
-		if err := p.Check(ctx); err != nil && b.network.checks() {
+		if err := p.Check(ctx); err != nil && b.network.checks {
 			b.t.Errorf("CHECK of %s: %v", p.PodID, err)
 		}
 	}

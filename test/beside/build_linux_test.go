@@ -11,23 +11,28 @@ import (
 	"testing"
 )
 
-// plugins are the plugins of other projects, by the directory of the module that requires them.
-var plugins = map[string][]string{
-	"binaries": {
-		"github.com/containernetworking/plugins/plugins/ipam/host-local",
-		"github.com/containernetworking/plugins/plugins/main/bridge",
-		"github.com/containernetworking/plugins/plugins/main/ptp",
-		"github.com/containernetworking/plugins/plugins/meta/portmap",
-	},
-	"flannelplugin": {"github.com/containernetworking/plugins/plugins/meta/flannel"},
+// plugin is a plugin of another project: the directory of the module that requires it, its package, and the name
+// of the file that its project installs.
+type plugin struct{ module, pkg, name string }
+
+var plugins = []plugin{
+	{"binaries", "github.com/containernetworking/plugins/plugins/ipam/host-local", "host-local"},
+	{"binaries", "github.com/containernetworking/plugins/plugins/main/bridge", "bridge"},
+	{"binaries", "github.com/containernetworking/plugins/plugins/main/ptp", "ptp"},
+	{"binaries", "github.com/containernetworking/plugins/plugins/meta/portmap", "portmap"},
+	{"flannelplugin", "github.com/containernetworking/plugins/plugins/meta/flannel", "flannel"},
+	{"aws", "github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin", "aws-cni"},
+	{"aws", "github.com/aws/amazon-vpc-cni-k8s/cmd/egress-cni-plugin", "egress-cni"},
+	{"azure", "github.com/Azure/azure-container-networking/cni/network/plugin", "azure-vnet"},
 }
 
 // build compiles the programs of other projects into a directory.
 func build(t *testing.T, bin string) {
 	t.Helper()
-	for dir, packages := range plugins {
-		run(t, dir, "go", append([]string{"build", "-o", bin + "/"}, packages...)...)
+	for _, p := range plugins {
+		run(t, p.module, "go", "build", "-o", filepath.Join(bin, p.name), p.pkg)
 	}
+	run(t, "aws", "go", "build", "-o", filepath.Join(bin, "ipamd"), "./ipamd")
 	buildFlanneld(t, bin)
 }
 

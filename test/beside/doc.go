@@ -4,5 +4,5 @@
 // daemons, built from their modules, attach the pods of two nodes. The flows of test/corpus are then opened, and
 // each verdict is compared with the reference evaluator. sudo make test-beside runs it.
 //
-// It tests neither clouds nor Windows.
+// The daemons of clouds that assign addresses are replaced at their interfaces. It tests neither clouds nor Windows.
 package beside

@@ -52,6 +52,11 @@ func flannelConf(n *cluster.Node) string {
 
 func subnetFile(n *cluster.Node) string { return filepath.Join(n.Dir, "subnet.env") }
 
+// flannel returns a function that starts flannel with a type of backend. The test configures it with IPv4 only.
+func flannel(backend string) func(*testing.T, *cluster.Cluster, string) {
+	return func(t *testing.T, c *cluster.Cluster, bin string) { startFlannel(t, c, bin, backend) }
+}
+
 // startFlannel starts etcd outside the cluster, and flanneld on each node, and waits until each has its subnet.
 func startFlannel(t *testing.T, c *cluster.Cluster, bin, backend string) {
 	t.Helper()

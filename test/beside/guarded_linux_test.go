@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -51,9 +52,11 @@ func (b *bench) guarded() {
 func (b *bench) flood(n *cluster.Node) (stop func()) {
 	b.t.Helper()
 	outside, addresses := b.cluster.Outside()
+	pods := n.PodCIDRs[0].Addr()
+	from := addresses[slices.IndexFunc(addresses, func(a netip.Addr) bool { return a.Is6() == pods.Is6() })]
 	var conn *net.UDPConn
 	err := outside.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addresses[0], 0)))
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)))
 		return err
 	})
 	if err != nil {
@@ -64,7 +67,7 @@ func (b *bench) flood(n *cluster.Node) (stop func()) {
 	go func() {
 		defer close(done)
 		for !ended.Load() {
-			to := n.PodCIDRs[0].Addr()
+			to := pods
 			for range 100 {
 				to = to.Next()
 				_, _ = conn.WriteToUDPAddrPort([]byte("flood"), netip.AddrPortFrom(to, floodPort)) // absent hosts answer with errors
@@ -87,12 +90,12 @@ func (b *bench) received(namespace, name string) (packets int) {
 		b.t.Fatal(err)
 	}
 	var conn net.PacketConn
-	err = p.NS.Do(func() (err error) { conn, err = net.ListenPacket("udp4", fmt.Sprintf(":%d", floodPort)); return err })
+	err = p.NS.Do(func() (err error) { conn, err = net.ListenPacket("udp", fmt.Sprintf(":%d", floodPort)); return err })
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	defer conn.Close()
-	if a := p.IPs[0].As4(); a[3] > 100 {
+	if a := p.IPs[0].AsSlice(); a[len(a)-1] > 100 {
 		b.t.Fatalf("pod %s has address %s, to which nothing is sent", name, p.IPs[0])
 	}
 	end := time.Now().Add(time.Second)

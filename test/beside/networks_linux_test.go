@@ -20,15 +20,21 @@ type network struct {
 	// file is the name of the configuration, and conf its text for a node.
 	file string
 	conf func(n *cluster.Node) string
-	// flannel is the type of flannel's backend; without it the nodes get static routes to each other's pods, as
-	// a cloud makes them.
-	flannel string
+	// only reports whether the network assigns addresses of a range; nil means all.
+	only func(netip.Prefix) bool
+	// start starts what the plugin needs on all nodes. It may be nil.
+	start func(t *testing.T, c *cluster.Cluster, bin string)
+	// connects is set if the network connects the pods of the nodes. Without it the nodes get static routes to
+	// each other's pods, as a cloud makes them.
+	connects bool
+	// checks is set if the version of the configuration has CHECK.
+	checks bool
 }
 
 // networks are all that are tested.
 func networks() []network {
 	return []network{
-		{name: "bridge", file: "10-bridge.conflist", conf: func(n *cluster.Node) string {
+		{name: "bridge", checks: true, file: "10-bridge.conflist", conf: func(n *cluster.Node) string {
 			return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "bridged", "unknown": {"z": 1, "a": 2.50},
   "plugins": [
     {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": %s},
@@ -37,16 +43,23 @@ func networks() []network {
 }
 `, hostLocal(n))
 		}},
-		{name: "bridge, single configuration", file: "10-bridge.conf", conf: func(n *cluster.Node) string {
+		{name: "bridge, single configuration", checks: true, file: "10-bridge.conf", conf: func(n *cluster.Node) string {
 			return fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "single", "type": "bridge", "bridge": "cbr0", "isGateway": true, "ipam": %s}`, hostLocal(n))
 		}},
-		{name: "ptp", file: "10-ptp.conflist", conf: func(n *cluster.Node) string {
+		{name: "ptp", checks: true, file: "10-ptp.conflist", conf: func(n *cluster.Node) string {
 			return fmt.Sprintf(`{"plugins":[{"type":"ptp","ipam":%s}],"name":"routed","cniVersion":"1.1.0"}`, hostLocal(n))
 		}},
-		{name: "flannel host-gw", file: "10-flannel.conflist", conf: flannelConf, flannel: "host-gw"},
-		{name: "flannel vxlan", file: "10-flannel.conflist", conf: flannelConf, flannel: "vxlan"},
+		{name: "flannel host-gw", file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel("host-gw"), connects: true},
+		{name: "flannel vxlan", file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel("vxlan"), connects: true},
+		{name: "aws-cni", file: "10-aws.conflist", conf: awsConf, only: is4, start: startAWS},
+		{name: "aws-cni, IPv6", file: "10-aws.conflist", conf: awsConf, only: is6, start: startAWS},
+		{name: "azure-vnet transparent", file: "10-azure.conflist", conf: azureConf, start: startAzure},
 	}
 }
+
+func is4(p netip.Prefix) bool { return p.Addr().Is4() }
+
+func is6(p netip.Prefix) bool { return p.Addr().Is6() }
 
 // hostLocal assigns addresses of the node's ranges.
 func hostLocal(n *cluster.Node) string {
@@ -69,8 +82,8 @@ func unspecified(like netip.Addr) netip.Addr {
 func (w *network) begin(t *testing.T, c *cluster.Cluster, bin string) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
-	if w.flannel != "" {
-		startFlannel(t, c, bin, w.flannel)
+	if w.start != nil {
+		w.start(t, c, bin)
 	}
 	for _, n := range c.Nodes {
 		texts[n.Name] = w.conf(n)
@@ -78,7 +91,7 @@ func (w *network) begin(t *testing.T, c *cluster.Cluster, bin string) map[string
 		if err := n.NS.Do(netns.Forward); err != nil {
 			t.Fatal(err)
 		}
-		if w.flannel != "" {
+		if w.connects {
 			continue
 		}
 		for _, other := range c.Nodes {
@@ -112,9 +125,6 @@ func routes(t *testing.T, n, to *cluster.Node) {
 
 // single reports whether the configuration is of one plugin, which Isthmus leaves alone.
 func (w *network) single() bool { return filepath.Ext(w.file) != ".conflist" }
-
-// checks reports whether the version of the configuration has CHECK.
-func (w *network) checks() bool { return w.flannel == "" }
 
 // read reads the configuration of the network on a node.
 func (w *network) read(t *testing.T, n *cluster.Node) string {

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -76,6 +77,9 @@ func (c *Cluster) Schedule(o model.Objects, limit int) ([]*model.Pod, error) {
 func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Duration, error) {
 	i := slices.IndexFunc(c.Nodes, func(n *Node) bool { return n.Name == pod.Node })
 	p := &Pod{Pod: pod, Node: c.Nodes[i], containerID: strings.NewReplacer("/", "-").Replace(pod.PodID.String())}
+	if c.cfg.OtherCNI != "" { // some plugins distinguish pods by the first digits of an identifier as runtimes have it
+		p.containerID = fmt.Sprintf("%x", sha256.Sum256([]byte(p.containerID)))
+	}
 	if err := p.makeNamespace(ctx, c); err != nil {
 		return nil, 0, err
 	}
