@@ -200,7 +200,7 @@ test-api: deps-kubernetes deps-windows ## Against a real kube-apiserver, etcd an
 	@$(run) api
 
 .PHONY: e2e
-e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)
+e2e: deps deps-e2e deps-windows images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)
 	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab $(E2E)
 
 # More flags of make cluster, see build/e2e-lab cluster -h.

@@ -35,7 +35,7 @@ func (l *lab) forwardConnection(client net.Conn) {
 	defer client.Close()
 	var server net.Conn
 	err := l.fabric.Do(func() (err error) {
-		server, err = net.DialTimeout("tcp", net.JoinHostPort(fabricAddress, "6443"), 5*time.Second)
+		server, err = net.DialTimeout("tcp", l.apiAddress().String(), 5*time.Second)
 		return err
 	})
 	if err != nil {

@@ -73,6 +73,7 @@ func parseCluster(args []string) (c config, port int, err error) {
 	}
 	f.StringVar(&c.name, "name", "local", "name of the cluster, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
+	c.ip = "4"
 	f.IntVar(&port, "port", 6443, "port of the API server on 127.0.0.1")
 	f.StringVar(&c.image, "image", "build/images/isthmus-linux-amd64.tar", "image of Isthmus, as make images writes it")
 	f.StringVar(&c.manifest, "manifest", "deploy/isthmus.yaml", "what installs it")
@@ -85,6 +86,9 @@ func parseCluster(args []string) (c config, port int, err error) {
 	}
 	if port < 1 || port > 65535 {
 		return c, 0, fmt.Errorf("-port %d: give 1 to 65535", port)
+	}
+	if c.networks, err = networksOf(c.ip); err != nil {
+		return c, 0, err
 	}
 	c.programs = clusterPrograms
 	if c.report, err = filepath.Abs(c.report); err != nil {
@@ -299,7 +303,7 @@ func (l *lab) writeKubeconfig(port int) error {
 	if err != nil {
 		return err
 	}
-	server := "https://" + fabricAddress + ":6443"
+	server := l.server()
 	text = bytes.ReplaceAll(text, []byte(server), fmt.Appendf(nil, "https://127.0.0.1:%d", port))
 	if err := os.WriteFile(filepath.Join(l.report, "kubeconfig"), text, 0o600); err != nil {
 		return err

@@ -18,18 +18,11 @@ import (
 
 	"github.com/isthmus-net/isthmus/test/kubernetes"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/wine"
 )
 
-const (
-	// labDir, followed by the name of a lab, is its directory.
-	labDir = "/var/tmp/isthmus-"
-	// fabricAddress is the address of the control plane. The address of node i is nodePrefix + i.
-	fabricAddress = "172.30.0.1"
-	nodePrefix    = "172.30.0.1"
-	serviceRange  = "10.96.0.0/16"
-	dnsAddress    = "10.96.0.10"
-	podRange      = "10.244.0.0/16"
-)
+// labDir, followed by the name of a lab, is its directory.
+const labDir = "/var/tmp/isthmus-"
 
 // hostSettings are the sysctls that a kubelet changes on the whole machine.
 var hostSettings = []string{"vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops"}
@@ -152,15 +145,24 @@ func (l *lab) makeFabric() error {
 	if l.fabric, err = netns.New(l.fabric.Path()); err != nil {
 		return err
 	}
-	for _, line := range []string{
-		"ip link set lo up", "ip link add fabric type bridge", "ip address add " + fabricAddress + "/24 dev fabric", "ip link set fabric up",
-		"sysctl -qw net.ipv4.ip_forward=0",
-	} {
+	lines := []string{"ip link set lo up", "ip link add fabric type bridge", "sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv6.conf.all.forwarding=0"}
+	for _, n := range l.networks {
+		lines = append(lines, "ip address add "+n.fabric.String()+" dev fabric"+noDetection(n))
+	}
+	for _, line := range append(lines, "ip link set fabric up") {
 		if _, err := l.in(l.fabric, strings.Fields(line)...); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// noDetection ends the command that adds an address: it can be used immediately.
+func noDetection(n network) string {
+	if n.is6() {
+		return " nodad"
+	}
+	return ""
 }
 
 // in runs a command in a network namespace and returns what it prints.
@@ -180,14 +182,19 @@ func output(cmd *exec.Cmd) (string, error) {
 // launch starts a program in a network namespace that runs until the lab is closed. Its output goes
 // to the log with the given name.
 func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (*exec.Cmd, error) {
+	return l.launchCommand(ns, name, flags, exec.Command(args[0], args[1:]...))
+}
+
+// launchCommand is launch for a command with its own environment and directory.
+func (l *lab) launchCommand(ns *netns.NS, name string, flags uintptr, like *exec.Cmd) (*exec.Cmd, error) {
 	// A restarted program appends to its log.
 	log, err := os.OpenFile(filepath.Join(l.report, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command("nsenter", append([]string{"--net=" + ns.Path(), "--"}, args...)...)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd := exec.Command("nsenter", append([]string{"--net=" + ns.Path(), "--"}, like.Args...)...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = like.Env, like.Dir, log, log
 	// A separate session: Ctrl-C is for the lab, which stops its programs in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: flags}
 	started := make(chan error)
@@ -245,7 +252,7 @@ func (l *lab) close() error {
 
 // clear removes the remains of a lab whose processes have ended.
 func (l *lab) clear() error {
-	errs := []error{l.fabric.Close()}
+	errs := []error{wine.Remove(filepath.Join(l.dir, windowsDir)), l.fabric.Close()}
 	for i := range 9 {
 		n := l.newNode(i + 1)
 		errs = append(errs, n.ns.Close(), n.clearCgroups())

@@ -106,7 +106,7 @@ func (l *lab) newSandbox(uid, old string) (*talker, error) {
 		if now, err := os.Readlink(path); err != nil || now == old {
 			continue
 		}
-		out, err := l.in(netns.At(path), "ip", "-o", "-4", "address", "show", "dev", "eth0", "scope", "global")
+		out, err := l.in(netns.At(path), "ip", "-o", l.primary().flag(), "address", "show", "dev", "eth0", "scope", "global")
 		if err != nil {
 			return nil, err
 		}

@@ -25,6 +25,8 @@ import (
 type config struct {
 	name     string
 	nodes    int
+	ip       string
+	networks []network // of ip
 	suites   []string
 	focus    string
 	focusOwn *regexp.Regexp // for the cases of this repository
@@ -63,7 +65,7 @@ func main() {
 }
 
 func parse(args []string) (config, error) {
-	c := config{}
+	c := config{ip: "4"}
 	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	f.StringVar(&c.name, "name", "e2e", "name of the cluster, of which there may be several on a machine, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
@@ -83,12 +85,15 @@ func parse(args []string) (config, error) {
 	}
 	c.suites = strings.Split(*suites, ",")
 	for _, s := range c.suites {
-		if !slices.Contains([]string{"", "netpol", "conformance", "own"}, s) {
-			return c, fmt.Errorf("-suites: %q: choose of netpol, conformance and own", s)
+		if s != "" && !slices.Contains(suiteNames, s) {
+			return c, fmt.Errorf("-suites: %q: choose of %s", s, strings.Join(suiteNames, ", "))
 		}
 	}
 	if f.NArg() > 0 {
 		return c, fmt.Errorf("unknown argument %q: see -h", f.Arg(0))
+	}
+	if c.networks, err = networksOf(c.ip); err != nil {
+		return c, err
 	}
 	c.programs = kubernetes.Names()
 	return c, c.validate()

@@ -63,8 +63,8 @@ spec: {podSelector: {matchLabels: {app: %s}}, policyTypes: [%s], %s: [{%s: [{pod
 `, name, subject, direction, rules, peers, peer)
 }
 
-// mixed adds an emulated Windows node to the cluster and tries every pair of pods of both systems,
-// under policies that select either system.
+// mixed adds a Windows node to the cluster and tries names, Services, the outside, and every pair of pods of both
+// systems under policies that select either system.
 func (l *lab) mixed(ctx context.Context) (err error) {
 	w, err := l.startWindows(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *lab) mixed(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	errs := []error{l.mixedTraffic(ctx, w, pods)}
 	for _, s := range mixedStates {
 		if s.manifests != "" {
 			if err := l.apply(s.manifests); err != nil {

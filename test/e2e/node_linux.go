@@ -4,9 +4,7 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -27,14 +25,21 @@ const cgroups = "/sys/fs/cgroup"
 
 // node is a machine of the cluster.
 type node struct {
-	name, address, dir string
-	ns                 *netns.NS
-	init               *exec.Cmd
+	name, dir string
+	number    int
+	// addresses are in the order of the lab's networks.
+	addresses []netip.Addr
+	ns        *netns.NS
+	init      *exec.Cmd
 }
 
 func (l *lab) newNode(i int) *node {
 	name := l.name + strconv.Itoa(i)
-	return &node{name: name, address: nodePrefix + strconv.Itoa(i), dir: filepath.Join(l.dir, name), ns: netns.At(filepath.Join(l.dir, name+".ns"))}
+	n := &node{name: name, number: i, dir: filepath.Join(l.dir, name), ns: netns.At(filepath.Join(l.dir, name+".ns"))}
+	for _, of := range l.networks {
+		n.addresses = append(n.addresses, of.node(i))
+	}
+	return n
 }
 
 // startNode connects the node to the fabric and starts its first process.
@@ -46,12 +51,16 @@ func (l *lab) startNode(n *node) error {
 	if err := n.makeCgroups(); err != nil {
 		return err
 	}
-	for _, line := range []string{
+	lines := []string{
 		// A restarted node has the same MAC address.
-		"ip link add eth0 address 02:00:00:00:00:" + hex.EncodeToString(netip.MustParseAddr(n.address).AsSlice()[3:]) + " type veth peer name " + n.name,
-		"ip link set " + n.name + " netns " + l.fabric.Path(),
-		"ip link set lo up", "ip address add " + n.address + "/24 dev eth0", "ip link set eth0 up", "ip route add default via " + fabricAddress,
-	} {
+		fmt.Sprintf("ip link add eth0 address 02:00:00:00:00:%02x type veth peer name %s", n.number, n.name),
+		"ip link set " + n.name + " netns " + l.fabric.Path(), "ip link set lo up", "ip link set eth0 up",
+	}
+	for i, of := range l.networks {
+		lines = append(lines, fmt.Sprintf("ip address add %s/%d dev eth0%s", n.addresses[i], of.fabric.Bits(), noDetection(of)),
+			fmt.Sprintf("ip route add %s via %s", of.everywhere(), of.fabric.Addr()))
+	}
+	for _, line := range lines {
 		if _, err := l.in(n.ns, strings.Fields(line)...); err != nil {
 			return err
 		}
@@ -59,7 +68,7 @@ func (l *lab) startNode(n *node) error {
 	if _, err := l.in(l.fabric, "ip", "link", "set", n.name, "master", "fabric", "up"); err != nil {
 		return err
 	}
-	spec := nodeSpec{Name: n.name, Address: n.address, Dir: n.dir, Bin: l.bin, Logs: l.report,
+	spec := nodeSpec{Name: n.name, Addresses: n.addresses, Networks: l.ip, Dir: n.dir, Bin: l.bin, Logs: l.report,
 		Kubeconfig: l.control.kubeconfig(n.name), ProxyKubeconfig: l.control.kubeconfig("proxy")}
 	if spec.Images, err = filepath.Glob(filepath.Join(l.images, "*.tar")); err != nil {
 		return err
@@ -79,19 +88,32 @@ func (l *lab) startNode(n *node) error {
 // waitForNode waits until the API server has the node and its pod range, and adds the route of the
 // control plane to it.
 func (l *lab) waitForNode(ctx context.Context, n *node) error {
-	var cidr string
+	var cidrs string
 	err := until(ctx, 3*time.Minute, "node "+n.name+" (see its logs in "+l.report+")", func() (err error) {
-		cidr, err = l.kubectl("get", "node", n.name, "-o", "jsonpath={.spec.podCIDR}")
-		if err == nil && cidr == "" {
-			err = errors.New("it has no pod range")
+		cidrs, err = l.kubectl("get", "node", n.name, "-o", "jsonpath={.spec.podCIDRs[*]}")
+		if have := len(strings.Fields(cidrs)); err == nil && have < len(l.networks) {
+			err = fmt.Errorf("it has %d pod ranges", have)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	_, err = l.in(l.fabric, "ip", "route", "replace", cidr, "via", n.address)
-	return err
+	for _, text := range strings.Fields(cidrs) {
+		cidr, err := netip.ParsePrefix(text)
+		if err != nil {
+			return err
+		}
+		for _, a := range n.addresses {
+			if a.Is6() != cidr.Addr().Is6() {
+				continue
+			}
+			if _, err := l.in(l.fabric, "ip", "route", "replace", cidr.String(), "via", a.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // inside runs a command in all namespaces of the node.

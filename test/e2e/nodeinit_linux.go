@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // nodeCommand is the first argument of this program when it is the first process of a node.
@@ -20,9 +23,11 @@ const nodeCommand = "node"
 
 // nodeSpec is the second argument, in JSON.
 type nodeSpec struct {
-	Name, Address, Dir, Bin, Logs string
-	Kubeconfig, ProxyKubeconfig   string
-	Images                        []string
+	Name, Dir, Bin, Logs        string
+	Addresses                   []netip.Addr
+	Networks                    string // a value of -ip
+	Kubeconfig, ProxyKubeconfig string
+	Images                      []string
 }
 
 // runNode is the first process of a node, in separate namespaces. It returns only with an error.
@@ -38,10 +43,14 @@ func runNode(text string) error {
 	if err := s.mounts(); err != nil {
 		return err
 	}
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+	if err := netns.Forward(); err != nil {
 		return err
 	}
-	if err := s.configure(); err != nil {
+	networks, err := networksOf(s.Networks)
+	if err != nil {
+		return err
+	}
+	if err := s.configure(networks); err != nil {
 		return err
 	}
 	if err := s.spawn("containerd", "containerd", "--config", s.file("containerd.toml")); err != nil {
@@ -50,13 +59,13 @@ func runNode(text string) error {
 	if err := s.importImages(); err != nil {
 		return err
 	}
-	err := s.spawn("kubelet", filepath.Join(s.Bin, "kubelet"), "--config="+s.file("kubelet.json"), "--kubeconfig="+s.Kubeconfig,
-		"--hostname-override="+s.Name, "--node-ip="+s.Address)
+	err = s.spawn("kubelet", filepath.Join(s.Bin, "kubelet"), "--config="+s.file("kubelet.json"), "--kubeconfig="+s.Kubeconfig,
+		"--hostname-override="+s.Name, "--node-ip="+s.nodeIPs())
 	if err != nil {
 		return err
 	}
 	err = s.spawn("kube-proxy", filepath.Join(s.Bin, "kube-proxy"), "--kubeconfig="+s.ProxyKubeconfig, "--proxy-mode=nftables",
-		"--cluster-cidr="+podRange, "--hostname-override="+s.Name, "--conntrack-max-per-core=0")
+		"--cluster-cidr="+join(networks, podsOf), "--hostname-override="+s.Name, "--conntrack-max-per-core=0")
 	if err != nil {
 		return err
 	}
@@ -70,6 +79,15 @@ func runNode(text string) error {
 			return fmt.Errorf("all processes of the node have ended")
 		}
 	}
+}
+
+// nodeIPs is the value of the kubelet's flag --node-ip.
+func (s nodeSpec) nodeIPs() string {
+	var words []string
+	for _, a := range s.Addresses {
+		words = append(words, a.String())
+	}
+	return strings.Join(words, ",")
 }
 
 func (s nodeSpec) file(name string) string { return filepath.Join(s.Dir, name) }
@@ -118,7 +136,7 @@ func (s nodeSpec) mounts() error {
 }
 
 // configure writes the configuration files of containerd and kubelet.
-func (s nodeSpec) configure() error {
+func (s nodeSpec) configure(all []network) error {
 	containerd := `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "` + pauseImage + `"
@@ -129,7 +147,7 @@ restrict_oom_score_adj = true
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"authentication": map[string]any{"anonymous": map[string]bool{"enabled": true}, "webhook": map[string]bool{"enabled": false}},
 		"authorization":  map[string]string{"mode": "AlwaysAllow"},
-		"address":        s.Address, "clusterDNS": []string{dnsAddress}, "clusterDomain": "cluster.local", "resolvConf": s.file("resolv.conf"),
+		"address":        s.Addresses[0].String(), "clusterDNS": []string{all[0].dns.String()}, "clusterDomain": "cluster.local", "resolvConf": s.file("resolv.conf"),
 		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "cgroupDriver": "cgroupfs", "cgroupRoot": "/" + s.Name,
 		"failCgroupV1": false, "failSwapOn": false, "enforceNodeAllocatable": []string{}, "serializeImagePulls": false, "maxPods": 110,
 		// The disk of a test machine may be nearly full.
@@ -140,7 +158,7 @@ restrict_oom_score_adj = true
 		return err
 	}
 	for name, content := range map[string]string{
-		"containerd.toml": containerd, "kubelet.json": string(kubelet), "resolv.conf": "nameserver " + dnsAddress + "\n"} {
+		"containerd.toml": containerd, "kubelet.json": string(kubelet), "resolv.conf": "nameserver " + all[0].dns.String() + "\n"} {
 		if err := os.WriteFile(s.file(name), []byte(content), 0o644); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"regexp"
@@ -87,7 +88,7 @@ func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 		{"pods go on without the API server, and pods that it knew are attached", l.loseAPIServer},
 		{"pods go on when another node is lost, which comes back", l.loseNode},
 		{"200 pods come and go under their policies, and leave nothing", l.churn},
-		{"pods of Linux and of an emulated Windows node reach each other as policies of both say", l.mixed},
+		{"a Windows node joins by the chart; its pods resolve names, use Services, reach others and are reached, as policies of both systems say", l.mixed},
 		{"what a DenyList names does not get in by the uplinks", l.deny},
 		{"pods of all nodes reach each other through VXLAN", l.tunnel},
 		{"uninstall refuses while pods are attached, then leaves every node as it was", func(ctx context.Context) error { return l.remove(ctx, before) }},
@@ -133,11 +134,18 @@ func (l *lab) reach(ctx context.Context) error {
 	}
 	for _, from := range l.nodes {
 		for _, to := range l.nodes {
-			ip, err := l.kubectl("-n", "own", "get", "pod", to.name, "-o", "jsonpath={.status.podIP}")
+			ips, err := l.kubectl("-n", "own", "get", "pod", to.name, "-o", "jsonpath={.status.podIPs[*].ip}")
 			if err != nil {
 				return err
 			}
-			for _, target := range []string{ip + ":8080", to.name + ".own.svc.cluster.local:80"} {
+			targets := []string{to.name + ".own.svc.cluster.local:80"}
+			for _, ip := range strings.Fields(ips) {
+				targets = append(targets, net.JoinHostPort(ip, "8080"))
+			}
+			if len(targets) != 1+len(l.networks) {
+				return fmt.Errorf("pod %s has the addresses %q, want %d", to.name, ips, len(l.networks))
+			}
+			for _, target := range targets {
 				errs = append(errs, until(ctx, 20*time.Second, "a connection", func() error {
 					_, err := l.kubectl("-n", "own", "exec", from.name, "--", "/agnhost", "connect", target, "--timeout=2s")
 					return err
@@ -151,12 +159,11 @@ func (l *lab) reach(ctx context.Context) error {
 // answers returns an error unless the node's host port accepts connections from outside the
 // cluster.
 func (l *lab) answers(n *node) error {
-	a, err := netip.ParseAddr(n.address)
-	if err != nil {
-		return err
-	}
-	if ok, err := passes(l.fabric, netip.AddrPortFrom(a, hostPort)); err != nil || !ok {
-		return fmt.Errorf("host port %s:%d does not answer: %w", n.address, hostPort, err)
+	for _, a := range n.addresses {
+		at := netip.AddrPortFrom(a, hostPort)
+		if ok, err := passes(l.fabric, at); err != nil || !ok {
+			return fmt.Errorf("host port %s does not answer: %w", at, err)
+		}
 	}
 	return nil
 }
@@ -167,16 +174,21 @@ func (l *lab) deny(ctx context.Context) error {
 	if err := l.servers(ctx); err != nil {
 		return err
 	}
-	const guest = "172.30.0.99"
-	if _, err := l.in(l.fabric, "ip", "address", "replace", guest+"/24", "dev", "fabric"); err != nil {
-		return err
+	for _, n := range l.networks {
+		if _, err := l.in(l.fabric, strings.Fields("ip address replace "+n.guest().String()+" dev fabric"+noDetection(n))...); err != nil {
+			return err
+		}
 	}
-	list := "apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: guests}\nspec: {entries: [" + guest + ", \"2001:db8::/32\"]}\n"
+	entries := join(l.networks, func(n network) quoted { return quoted(n.guest().Addr().String()) })
+	list := "apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: guests}\nspec: {entries: [" + entries + ", \"2001:db8::/32\"]}\n"
 	reached := func(want bool) error {
 		for _, n := range l.nodes {
-			_, err := l.in(l.fabric, "curl", "-s", "-o", "/dev/null", "--interface", guest, "--max-time", "1", fmt.Sprintf("http://%s:%d/", n.address, hostPort))
-			if got := err == nil; got != want {
-				return fmt.Errorf("%s reaches node %s: %t, want %t", guest, n.name, got, want)
+			for i, of := range l.networks {
+				guest := of.guest().Addr().String()
+				_, err := l.in(l.fabric, "curl", "-s", "-o", "/dev/null", "--interface", guest, "--max-time", "1", "http://"+netip.AddrPortFrom(n.addresses[i], hostPort).String()+"/")
+				if got := err == nil; got != want {
+					return fmt.Errorf("%s reaches node %s: %t, want %t", guest, n.name, got, want)
+				}
 			}
 			if err := l.answers(n); err != nil {
 				return err

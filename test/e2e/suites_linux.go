@@ -27,6 +27,9 @@ var upstream = map[string]struct{ focus, skip string }{
 // titles are the names of the suites in the line of totals.
 var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "own": "own"}
 
+// suiteNames are the suites in the order in which they run.
+var suiteNames = []string{"netpol", "conformance", "own"}
+
 // testCase is a test case in JUnit form.
 type testCase struct {
 	Name    string  `xml:"name,attr"`
@@ -138,7 +141,7 @@ func readReport(path string) ([]testCase, error) {
 func (r results) print(out io.Writer, suites []string) bool {
 	any := false
 	var totals []string
-	for _, name := range []string{"netpol", "conformance", "own"} {
+	for _, name := range suiteNames {
 		if !slices.Contains(suites, name) {
 			continue
 		}
@@ -173,7 +176,7 @@ func (r results) write(path string) error {
 		XMLName xml.Name `xml:"testsuites"`
 		Suites  []suite  `xml:"testsuite"`
 	}
-	for _, name := range []string{"netpol", "conformance", "own"} {
+	for _, name := range suiteNames {
 		s := suite{Name: titles[name], Tests: len(r[name]), Cases: r[name]}
 		for _, c := range s.Cases {
 			if c.failed() {
@@ -198,7 +201,7 @@ func (r results) write(path string) error {
 func (r results) table(path string) error {
 	var b strings.Builder
 	b.WriteString("| suite | case | result | seconds |\n|---|---|---|---|\n")
-	for _, name := range []string{"netpol", "conformance", "own"} {
+	for _, name := range suiteNames {
 		for _, c := range r[name] {
 			result := "passed"
 			if c.failed() {
@@ -215,12 +218,21 @@ func (r results) table(path string) error {
 	return nil
 }
 
+// skipped is the error of a case that this cluster cannot run: the reason.
+type skipped string
+
+func (s skipped) Error() string { return string(s) }
+
 // timed runs a case of this repository.
 func timed(name string, f func() error) testCase {
 	say("own: %s", name)
 	began := time.Now()
 	c := testCase{Name: name, Class: "isthmus"}
-	if err := f(); err != nil {
+	var why skipped
+	if err := f(); errors.As(err, &why) {
+		say("own: skipped: %v", why)
+		c.Skipped = &detail{Message: string(why)}
+	} else if err != nil {
 		say("own: failed: %v", err)
 		c.Failure = &detail{Message: name, Text: err.Error()}
 	}

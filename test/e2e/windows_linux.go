@@ -6,38 +6,55 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/wine"
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 const (
-	windowsAddress = "172.30.0.50"
-	// windowsMAC is the MAC address of the node's adapter, which terminates its tunnels.
+	// windowsMAC is the MAC address of the node's adapter.
 	windowsMAC = "00:15:5d:00:00:32"
+	// windowsDir is the directory of the node, in that of the lab.
+	windowsDir = "windows"
+	// windowsDaemonSet is the name of the agents' DaemonSet for Windows.
+	windowsDaemonSet = "isthmus-agent-windows"
 )
 
-// windowsNode is an emulated Windows node: the agent for Windows over an emulated HNS that moves
-// packets, in a namespace on the fabric. This program acts as its kubelet and container runtime.
+// windowsNode is a Windows node under Wine, in a namespace on the fabric: isthmus-agent.exe,
+// isthmus-cni.exe and kube-proxy.exe over an emulated HNS that moves packets. This program acts as
+// its kubelet and container runtime.
 type windowsNode struct {
 	lab       *lab
 	name, dir string
 	ns        *netns.NS
-	agent     *exec.Cmd
+	machine   *wine.Machine
+	proxy     *exec.Cmd
+	agent     *hostProcess
+	mu        sync.Mutex
 	pods      map[string]*windowsPod // by namespace and name
 	// stop ends the kubelet, which then closes done.
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// startWindows adds the node to the cluster and waits until its agent is ready.
+// startWindows adds the node to the cluster and waits until its agent and kube-proxy are ready.
 func (l *lab) startWindows(ctx context.Context) (n *windowsNode, err error) {
-	n = &windowsNode{lab: l, name: l.name + "win", dir: filepath.Join(l.dir, "windows"), pods: make(map[string]*windowsPod)}
+	if !l.has4() {
+		return nil, skipped("Kubernetes has no Windows nodes with IPv6 only")
+	}
+	if missing := wine.Missing(); missing != "" {
+		return nil, errors.New("missing for the Windows node: " + missing)
+	}
+	n = &windowsNode{lab: l, name: l.name + "win", dir: filepath.Join(l.dir, windowsDir), pods: make(map[string]*windowsPod)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -46,47 +63,37 @@ func (l *lab) startWindows(ctx context.Context) (n *windowsNode, err error) {
 	if err := os.Mkdir(n.dir, 0o700); err != nil {
 		return n, err
 	}
-	if err := n.build(ctx); err != nil {
-		return n, err
-	}
-	if err := n.connect(); err != nil {
-		return n, err
-	}
-	if err := n.register(ctx); err != nil {
-		return n, err
-	}
-	if err := n.startAgent(ctx); err != nil {
-		return n, err
+	for _, step := range []func(context.Context) error{n.connect, n.boot, n.namePlane, n.register} {
+		if err := step(ctx); err != nil {
+			return n, err
+		}
 	}
 	n.startKubelet(ctx)
-	return n, nil
-}
-
-// build builds the agent, and the plugin for Linux, which works with an agent for either system.
-func (n *windowsNode) build(ctx context.Context) error {
-	top, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return fmt.Errorf("find the sources of Isthmus: %w", err)
+	if err := n.joined(ctx); err != nil {
+		return n, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", n.dir+"/", "./test/cluster/winnode", "./cmd/isthmus-cni")
-	cmd.Dir, cmd.Env = strings.TrimSpace(string(top)), append(os.Environ(), "CGO_ENABLED=0")
-	_, err = output(cmd)
-	return err
+	return n, n.startProxy(ctx)
 }
 
-// connect connects the node to the fabric.
-func (n *windowsNode) connect() error {
+// connect connects the node to the fabric. It does not forward, like a Windows host.
+func (n *windowsNode) connect(context.Context) error {
 	var err error
-	if n.ns, err = netns.New(filepath.Join(n.dir, "node.ns")); err != nil {
+	if n.ns, err = netns.Prepared(filepath.Join(n.dir, "node.ns")); err != nil {
 		return err
 	}
-	for _, line := range []string{
-		"ip link add eth0 address " + windowsMAC + " type veth peer name " + n.name, "ip link set " + n.name + " netns " + n.lab.fabric.Path(),
-		"ip link set lo up", "ip address add " + windowsAddress + "/24 dev eth0", "ip link set eth0 up", "ip route add default via " + fabricAddress,
-	} {
+	lines := []string{
+		"ip link add eth0 address " + windowsMAC + " type veth peer name " + n.name, "ip link set " + n.name + " netns " + n.lab.fabric.Path(), "ip link set eth0 up",
+	}
+	for _, of := range n.lab.networks {
+		lines = append(lines, "ip address add "+of.windows().String()+" dev eth0"+noDetection(of), fmt.Sprintf("ip route add %s via %s", of.everywhere(), of.fabric.Addr()))
+	}
+	for _, line := range lines {
 		if _, err := n.lab.in(n.ns, strings.Fields(line)...); err != nil {
 			return err
 		}
+	}
+	if err := n.ns.Do(netns.StopForwarding); err != nil {
+		return err
 	}
 	if _, err = n.lab.in(n.lab.fabric, "ip", "link", "set", n.name, "master", "fabric", "up"); err != nil {
 		return err
@@ -105,6 +112,32 @@ func (l *lab) namespaces() (all []*netns.NS) {
 		all = append(all, n.ns)
 	}
 	return all
+}
+
+// boot builds the commands for Windows, and starts Wine and the emulated HNS.
+func (n *windowsNode) boot(ctx context.Context) error {
+	top, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the sources of Isthmus: %w", err)
+	}
+	say("%s: building the commands for Windows, then starting Wine", n.name)
+	if err := wine.Build(ctx, strings.TrimSpace(string(top)), n.bin()); err != nil {
+		return err
+	}
+	if n.machine, err = wine.Enter(ctx, n.ns, n.dir, n.bin()); err != nil {
+		return err
+	}
+	mac := strings.ToUpper(strings.ReplaceAll(windowsMAC, ":", "-"))
+	return n.machine.StartEmulator(hns.Server2022, "--management-ip", n.lab.primary().windows().Addr().String(), "--management-mac", mac, "--translate")
+}
+
+func (n *windowsNode) bin() string { return filepath.Join(n.dir, "bin") }
+
+// namePlane sets in the DaemonSet for Windows what the chart's apiServer.host and apiServer.port set.
+// On Windows the Service kubernetes works only after kube-proxy has found the network of the agent.
+func (n *windowsNode) namePlane(context.Context) error {
+	_, err := n.lab.kubectl("-n", namespace, "set", "env", "daemonset/"+windowsDaemonSet, "KUBERNETES_SERVICE_HOST="+n.lab.controlAddress().String(), "KUBERNETES_SERVICE_PORT=6443")
+	return err
 }
 
 // register creates the Node object as a kubelet does. Its taint keeps away pods that do not
@@ -134,45 +167,68 @@ spec: {taints: [{key: os, value: windows, effect: NoSchedule}]}
 // beat updates the node's status, as a heartbeat.
 func (n *windowsNode) beat() error {
 	now := time.Now().UTC().Format(time.RFC3339)
+	var addresses strings.Builder
+	for _, of := range n.lab.networks {
+		fmt.Fprintf(&addresses, `{"type": "InternalIP", "address": %q}, `, of.windows().Addr())
+	}
 	_, err := n.lab.kubectl("patch", "node", n.name, "--subresource=status", "--type=strategic", "-p", fmt.Sprintf(
-		`{"status": {"addresses": [{"type": "InternalIP", "address": %q}, {"type": "Hostname", "address": %q}],
+		`{"status": {"addresses": [%s{"type": "Hostname", "address": %q}],
 "capacity": {"cpu": "2", "memory": "4Gi", "pods": "110"}, "allocatable": {"cpu": "2", "memory": "4Gi", "pods": "110"},
-"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": %q}]}}`, windowsAddress, n.name, now))
+"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": %q}]}}`, &addresses, n.name, now))
 	return err
 }
 
-// startAgent starts the agent with the rights of its service account, and waits until it is ready.
-func (n *windowsNode) startAgent(ctx context.Context) error {
-	token, err := n.lab.kubectl("-n", namespace, "create", "token", "isthmus-agent", "--duration=2h")
+// joined waits until the DaemonSet of the chart has a ready agent on the node.
+func (n *windowsNode) joined(ctx context.Context) error {
+	err := until(ctx, 3*time.Minute, "the agent of "+n.name+" (see its log in "+n.lab.report+")", func() error {
+		return n.lab.expect("1 1", "-n", namespace, "get", "daemonset", windowsDaemonSet, "-o", "jsonpath={.status.desiredNumberScheduled} {.status.numberReady}")
+	})
+	if err == nil {
+		say("%s: its agent is ready", n.name)
+	}
+	return err
+}
+
+// windowsProxyConfig is the configuration of kube-proxy that docs/windows.md asks for.
+const windowsProxyConfig = `
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: kernelspace
+clientConnection: {kubeconfig: '%s'}
+hostnameOverride: %s
+clusterCIDR: %s
+winkernel: {networkName: isthmus, enableDSR: true}
+`
+
+// startProxy starts kube-proxy.exe and waits for its load balancer of the cluster's DNS.
+func (n *windowsNode) startProxy(ctx context.Context) error {
+	kubeconfig, err := n.kubeconfig("proxy", n.lab.apiAddress().String(), n.lab.control.tokens["proxy"])
 	if err != nil {
 		return err
 	}
-	kubeconfig := filepath.Join(n.dir, "kubeconfig")
-	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c,
-clusters: [{name: c, cluster: {server: "https://%s:6443", certificate-authority: %q}}],
-users: [{name: u, user: {token: %q}}], contexts: [{name: c, context: {cluster: c, user: u}}]}
-`, fabricAddress, n.lab.control.certificate, strings.TrimSpace(token))
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+	path := filepath.Join(n.dir, "kube-proxy.yaml")
+	text := fmt.Sprintf(windowsProxyConfig, wine.Path(kubeconfig), n.name, ipv4.pods)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return err
 	}
-	n.agent, err = n.lab.launch(n.ns, n.name, 0, filepath.Join(n.dir, "winnode"), "--node-name", n.name, "--kubeconfig", kubeconfig,
-		"--state-dir", filepath.Join(n.dir, "state"), "--socket", n.socket(), "--http-address", "127.0.0.1:9470", "--control", n.control(),
-		"--hns-mode", "overlay", "--management-ip", windowsAddress, "--management-mac", strings.ToUpper(strings.ReplaceAll(windowsMAC, ":", "-")))
-	if err != nil {
+	cmd := n.machine.Command(context.Background(), filepath.Join(n.lab.bin, "kube-proxy.exe"), "--config="+wine.Path(path), "--v=2")
+	if n.proxy, err = n.lab.launchCommand(n.ns, n.name+"-kube-proxy", 0, cmd); err != nil {
 		return err
 	}
-	return until(ctx, time.Minute, "the agent of "+n.name+" (see its log in "+n.lab.report+")", func() error {
-		_, err := n.lab.in(n.ns, "curl", "-sSf", "-o", "/dev/null", "http://127.0.0.1:9470/readyz")
+	return until(ctx, 2*time.Minute, "kube-proxy.exe (see its log in "+n.lab.report+")", func() error {
+		have, err := n.machine.Control("/balancers", nil)
+		if want := fmt.Sprintf("%s proto=17 53->53 [%s] dsr=true", ipv4.dns, ipv4.fabric.Addr()); err == nil && !strings.Contains(have, want) {
+			err = fmt.Errorf("HNS has the load balancers %q, want %q", have, want)
+		}
 		return err
 	})
 }
 
-func (n *windowsNode) socket() string  { return filepath.Join(n.dir, "agent.sock") }
-func (n *windowsNode) control() string { return filepath.Join(n.dir, "control.sock") }
-
-// ask calls the control socket of the emulated Windows.
-func (n *windowsNode) ask(path string) (string, error) {
-	return output(exec.Command("curl", "-sS", "--fail-with-body", "--unix-socket", n.control(), "-X", "POST", "http://windows"+path))
+// kubeconfig writes a kubeconfig file for a program under Wine.
+func (n *windowsNode) kubeconfig(name, server, token string) (path string, err error) {
+	path = filepath.Join(n.dir, name+".kubeconfig")
+	text := kubeconfigOf("https://"+server, wine.Path(n.lab.control.certificate), token)
+	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
 // close removes the node and its pods from the cluster.
@@ -182,18 +238,26 @@ func (n *windowsNode) close() error {
 		<-n.done
 	}
 	var errs []error
-	for _, p := range n.pods {
+	for _, p := range maps.Clone(n.pods) {
 		errs = append(errs, n.detach(p))
 	}
-	if n.agent != nil {
-		n.agent.Process.Kill()
-		n.agent.Wait() // it was killed
+	if n.proxy != nil {
+		n.proxy.Process.Kill()
+		n.proxy.Wait() // it was killed
 	}
-	_, err := n.lab.kubectl("delete", "node", n.name, "--ignore-not-found")
-	errs = append(errs, err)
-	// This includes the pod of the DaemonSet for Windows, which does not run here.
-	_, err = n.lab.kubectl("delete", "pods", "-A", "--field-selector=spec.nodeName="+n.name, "--force", "--grace-period=0")
-	errs = append(errs, err)
+	n.agent.kill()
+	for _, args := range [][]string{
+		{"delete", "node", n.name, "--ignore-not-found"},
+		{"-n", namespace, "set", "env", "daemonset/" + windowsDaemonSet, "KUBERNETES_SERVICE_HOST-", "KUBERNETES_SERVICE_PORT-"},
+		// This includes the pod of the DaemonSet.
+		{"delete", "pods", "-A", "--field-selector=spec.nodeName=" + n.name, "--force", "--grace-period=0"},
+	} {
+		_, err := n.lab.kubectl(args...)
+		errs = append(errs, err)
+	}
+	if n.machine != nil {
+		errs = append(errs, n.machine.Close())
+	}
 	if n.ns != nil {
 		err := n.lab.fabric.Do(func() error {
 			if _, err := net.InterfaceByName(n.name); err != nil {

@@ -20,15 +20,16 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// launcher lets libcni, which container runtimes use, run plugins under Wine.
+// launcher lets libcni, which container runtimes use, run plugins of a directory under Wine.
 type launcher struct {
 	*version.PluginDecoder
-	m *Machine
+	m   *Machine
+	bin string
 }
 
 // FindInPath returns the executable of a plugin.
 func (l launcher) FindInPath(plugin string, _ []string) (string, error) {
-	return filepath.Join(l.m.bin, plugin+".exe"), nil
+	return filepath.Join(l.bin, plugin+".exe"), nil
 }
 
 // ExecPlugin runs a plugin. It repeats a call that was killed before the plugin printed anything, as container
@@ -54,7 +55,7 @@ func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
-	cmd.Env = append(cmd.Env, "CNI_PATH="+Path(l.m.bin)) // the directory of plugins that plugins call
+	cmd.Env = append(cmd.Env, "CNI_PATH="+Path(l.bin)) // the directory of plugins that plugins call
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
 	err := l.m.NS.Do(cmd.Start)
@@ -116,8 +117,11 @@ func (p Pod) runtime() *libcni.RuntimeConf {
 
 // CNI runs plugins of the machine as a container runtime does. It stores their results in the directory of the
 // machine.
-func (m *Machine) CNI() *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir([]string{m.bin}, m.File("cni"), launcher{&version.PluginDecoder{}, m})
+func (m *Machine) CNI() *libcni.CNIConfig { return m.Plugins(m.bin) }
+
+// Plugins is CNI with the plugins of another directory.
+func (m *Machine) Plugins(bin string) *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir([]string{bin}, m.File("cni"), launcher{&version.PluginDecoder{}, m, bin})
 }
 
 func network() (*libcni.NetworkConfigList, error) {

@@ -177,6 +177,9 @@ func (m *Machine) Forget() error {
 	return nil
 }
 
+// Drive is the path of the machine's drive C.
+func (m *Machine) Drive() string { return m.File(filepath.Join(prefixDir, "drive_c")) }
+
 // ControlSocket is the path of the emulator's control socket.
 func (m *Machine) ControlSocket() string { return m.File(controlFile) }
 

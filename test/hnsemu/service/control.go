@@ -19,6 +19,7 @@ import (
 //	POST /namespace?netns=       makes a namespace as a container runtime does, and returns its ID;
 //	                             netns is the file of the network namespace for its ports
 //	POST /namespace/remove?id=   removes it, with everything in it
+//	POST /resolver?namespace=    the resolver of containers there, as Dns of schema 2
 //	POST /container?id=&namespace=
 //	                             starts a container there; with gone=true it ends
 //	POST /fault                  a fault.Fault as JSON, Delay in nanoseconds
@@ -55,6 +56,14 @@ func (s *Service) Control() *http.ServeMux {
 	handle("/namespace/remove", func(r *http.Request) (string, error) {
 		s.config.HNS.RemoveNamespace(r.URL.Query().Get("id"))
 		return "", s.changed()
+	})
+	handle("/resolver", func(r *http.Request) (string, error) {
+		d, err := s.config.HNS.Resolver(r.URL.Query().Get("namespace"))
+		if err != nil {
+			return "", err
+		}
+		text, err := json.Marshal(d)
+		return string(text), err
 	})
 	handle("/container", func(r *http.Request) (string, error) {
 		q := r.URL.Query()

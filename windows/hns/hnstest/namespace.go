@@ -40,6 +40,23 @@ func (f *Fake) RemoveNamespace(id string) {
 	f.forgetNamespace(id)
 }
 
+// Resolver returns the resolver that containers of a namespace get: that of its first endpoint, else the
+// host's.
+func (f *Fake) Resolver(namespace string) (hns.DNS, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.namespace(namespace)
+	if n == nil {
+		return hns.DNS{}, hns.NewError("Resolver", hns.CodeNotFound, "Element not found.")
+	}
+	if ids := n.EndpointIDs(); len(ids) > 0 {
+		if e := f.endpoint(ids[0]); e != nil && !e.DNS.IsZero() {
+			return cloneEndpoint(e).DNS, nil
+		}
+	}
+	return f.HostDNS, nil
+}
+
 func (f *Fake) forgetNamespace(id string) {
 	f.namespaces = slices.DeleteFunc(f.namespaces, func(n *hns.Namespace) bool { return hns.SameID(n.ID, id) })
 	for _, e := range f.endpoints {
