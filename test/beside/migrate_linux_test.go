@@ -133,7 +133,7 @@ func (m *migration) attach() {
 func (m *migration) ctl(n *cluster.Node, args ...string) (output string, status int) {
 	m.t.Helper()
 	from := "bridge"
-	if m.network.flannel != "" {
+	if strings.HasPrefix(m.network.name, "flannel") {
 		from = "flannel"
 	}
 	args = append(append([]string{"migrate"}, args...), "--from", from, "--state-dir", filepath.Join(n.Dir, "state"), "--cni-conf-dir", n.ConfDir(),
@@ -169,7 +169,7 @@ func (m *migration) plan() {
 				}
 			}
 		}
-		if m.network.flannel != "" && !strings.Contains(out, "keep the route to 10.244.") {
+		if strings.HasPrefix(m.network.name, "flannel") && !strings.Contains(out, "keep the route to 10.244.") {
 			t.Errorf("plan of %s has no route to the other node:\n%s", n.Name, out)
 		}
 	}
