@@ -190,7 +190,7 @@ func TestValues(t *testing.T) {
 // TestSchema sets values that the schema of the chart must refuse.
 func TestSchema(t *testing.T) {
 	for _, flags := range []string{
-		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
+		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "windows.flowEvents.kind=all", "windows.flowEvents.rate=0", "linux.cniBinDir=relative",
 		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}",
 		"admissionPolicy=auto", "agent.announce=false", "agent.reservedHostPorts={0}", "agent.reservedHostPorts={http}", "linux.hostPortsFromNode=some", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 		"controller.enabled=true", "controller.nodeMaskIPv4=31", controlled + ",controller.clusterCIDRs={x}",
