@@ -34,25 +34,25 @@ type simulated struct {
 func (s simulated) Events() (etw.Source, error) { return s.events.Source(eventSession()), nil }
 
 // decided writes the events of a packet at one port.
-func (s simulated) decided(d hns.Direction, from, to pod, port uint16, out hns.Outcome) {
+func (s simulated) decided(d hns.Direction, from, to pod, p packet, out hns.Outcome) {
 	if !s.silent {
-		s.events.Packet(vfp.Trace{Time: time.Now(), Port: to.Name, Direction: d, Src: from.ip, Dst: to.ip, Protocol: 6, SrcPort: 40000, DstPort: port,
+		s.events.Packet(vfp.Trace{Time: time.Now(), Port: to.Name, Direction: d, Src: from.ip, Dst: to.ip, Protocol: uint8(p.protocol), SrcPort: 40000, DstPort: p.port,
 			Verdict: vfp.Verdict{Pass: out.Allow, Rule: out.Index >= 0, By: out.ID}})
 	}
 }
 
-// Reach sends the first packet of a connection through both ports.
-func (s simulated) Reach(_ context.Context, from, to pod, port uint16) (bool, error) {
-	out, err := s.fake.Send(from.Name, hns.Packet{Direction: hns.Out, Local: from.ip, Remote: to.ip, Protocol: 6, Port: port, SourcePort: 40000}, s.reading)
+// Send sends the first packet of a flow through both ports.
+func (s simulated) Send(_ context.Context, from, to pod, p packet, _ time.Duration) (bool, error) {
+	out, err := s.fake.Send(from.Name, hns.Packet{Direction: hns.Out, Local: from.ip, Remote: to.ip, Protocol: uint8(p.protocol), Port: p.port, SourcePort: 40000}, s.reading)
 	if err != nil {
 		return false, err
 	}
-	if s.decided(hns.Out, from, to, port, out); !out.Allow {
+	if s.decided(hns.Out, from, to, p, out); !out.Allow {
 		return false, nil
 	}
-	in, err := s.fake.Send(to.Name, hns.Packet{Direction: hns.In, Local: to.ip, Remote: from.ip, Protocol: 6, Port: port, SourcePort: 40000}, s.reading)
+	in, err := s.fake.Send(to.Name, hns.Packet{Direction: hns.In, Local: to.ip, Remote: from.ip, Protocol: uint8(p.protocol), Port: p.port, SourcePort: 40000}, s.reading)
 	if err == nil {
-		s.decided(hns.In, from, to, port, in)
+		s.decided(hns.In, from, to, p, in)
 	}
 	return in.Allow, err
 }
@@ -94,7 +94,7 @@ func TestQuestionsFindTheReading(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers, err := b.probePackets(t.Context(), s.pods, s)
+		answers, err := b.probePackets(t.Context(), s.pods, s, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers, err := b.probePackets(t.Context(), s.pods, s)
+		answers, err := b.probePackets(t.Context(), s.pods, s, nil)
 		i := slices.IndexFunc(answers, func(a Answer) bool { return a.ID == "aa" })
 		if err != nil || i < 0 {
 			t.Fatalf("%+v, %v", answers, err)

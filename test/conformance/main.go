@@ -57,6 +57,7 @@ type options struct {
 	out     string
 	table   string
 	timeout time.Duration
+	sending time.Duration // bounds the corpus by packets
 }
 
 func parse(args []string, w io.Writer) (options, error) {
@@ -72,8 +73,9 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&address, "address", "", "an unused IPv4 address of the network, for the endpoint that is written to")
 	f.StringVar(&pods, "pods", "", "GUIDs of the HCN namespaces of two running pods on the network, for questions that need packets; their policies are changed meanwhile")
 	f.StringVar(&o.out, "out", ".", "directory for report.txt and report.json")
+	f.DurationVar(&o.sending, "packet-time", 30*time.Minute, "with --pods: send packets of the corpus for at most this long; 0 for none")
 	f.StringVar(&o.table, "table", "", "print the reports in the directories below this one as Markdown, and end")
-	f.DurationVar(&o.timeout, "timeout", time.Hour, "give up after this long")
+	f.DurationVar(&o.timeout, "timeout", 90*time.Minute, "give up after this long")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -95,6 +97,9 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("%q: there are no arguments besides flags", f.Arg(0))
+	}
+	if o.sending < 0 {
+		return o, fmt.Errorf("--packet-time %s: give 0 or more", o.sending)
 	}
 	if o.timeout <= 0 {
 		return o, fmt.Errorf("--timeout %s: give a time above 0", o.timeout)
@@ -158,7 +163,11 @@ func ask(ctx context.Context, o options, open func() (hns.Client, wire, error)) 
 	if r.Answers, err = b.probe(ctx); err != nil {
 		return r, err
 	}
-	more, err := b.probePackets(ctx, o.pods, packets)
+	r.Sent.Why = "no packets were sent: see the answers without packets"
+	more, err := b.probePackets(ctx, o.pods, packets, func(p *pair) (err error) {
+		r.Sent, err = p.sendCorpus(ctx, cases, o.sending)
+		return err
+	})
 	r.Answers = append(r.Answers, more...)
 	if err != nil {
 		return r, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -22,11 +23,20 @@ type pod struct {
 	ip          netip.Addr
 }
 
+// packet is what one pod sends to another.
+type packet struct {
+	protocol model.Protocol // TCP or UDP
+	port     uint16         // of the receiver
+}
+
+// connectTime allows for two lost SYNs.
+const connectTime = 5 * time.Second
+
 // wire sends packets between pods.
 type wire interface {
-	// Reach opens a TCP connection from one pod to a port of another, on which it listens, and reports whether
-	// that succeeds.
-	Reach(ctx context.Context, from, to pod, port uint16) (bool, error)
+	// Send sends a packet from one pod to another that waits for it, and reports whether it arrives in time. For TCP it
+	// opens a connection.
+	Send(ctx context.Context, from, to pod, p packet, wait time.Duration) (bool, error)
 	// Events returns a session of ETW that is not started.
 	Events() (etw.Source, error)
 }
@@ -51,8 +61,8 @@ func packetQuestions() []packetQuestion {
 	}
 }
 
-// probePackets runs all checks that need packets between two pods.
-func (b *bench) probePackets(ctx context.Context, namespaces []string, w wire) (answers []Answer, err error) {
+// probePackets runs all checks that need packets between two pods, and then more, if it is not nil.
+func (b *bench) probePackets(ctx context.Context, namespaces []string, w wire, more func(*pair) error) (answers []Answer, err error) {
 	none := func(why string) []Answer {
 		var all []Answer
 		for _, q := range packetQuestions() {
@@ -66,7 +76,7 @@ func (b *bench) probePackets(ctx context.Context, namespaces []string, w wire) (
 	case w == nil:
 		return none("needs packets: this system cannot send from a compartment"), nil
 	}
-	p := &pair{bench: b, wire: w}
+	p := &pair{bench: b, wire: w, again: time.Second}
 	for i, end := range []*pod{&p.a, &p.b} {
 		if *end, err = b.findPod(ctx, namespaces[i]); err != nil {
 			return nil, err
@@ -89,7 +99,10 @@ func (b *bench) probePackets(ctx context.Context, namespaces []string, w wire) (
 		a.ID, a.Question = q.id, q.text
 		answers = append(answers, a)
 	}
-	return answers, nil
+	if more != nil {
+		err = more(p)
+	}
+	return answers, err
 }
 
 // findPod finds the endpoint of a namespace on the network.
@@ -120,13 +133,17 @@ type pair struct {
 	*bench
 	wire wire
 	a, b pod
+	// again is how long a flow with a wrong verdict waits for its second packet.
+	again time.Duration
+	// holds are the lists that sendCorpus has written to the pods; empty if it does not know.
+	holds [2]string
 }
 
 // probePort is where B listens.
 const probePort = 47180
 
 func (p *pair) reach(ctx context.Context) (bool, error) {
-	return p.wire.Reach(ctx, p.a, p.b, probePort)
+	return p.wire.Send(ctx, p.a, p.b, packet{model.TCP, probePort}, connectTime)
 }
 
 // write replaces the ACLs of a pod and keeps its other policies.

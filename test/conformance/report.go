@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -56,6 +57,7 @@ type Report struct {
 	Time    time.Time
 	Answers []Answer
 	Corpus  Comparison
+	Sent    Sent
 }
 
 func (r *Report) asAssumed() bool {
@@ -64,7 +66,7 @@ func (r *Report) asAssumed() bool {
 			return false
 		}
 	}
-	return r.Corpus.Differ == 0 && r.Corpus.Refused == 0 && r.Corpus.Verdicts > 0 && r.Corpus.Facts > 0
+	return r.Sent.Differ == 0 && r.Corpus.Differ == 0 && r.Corpus.Refused == 0 && r.Corpus.Verdicts > 0 && r.Corpus.Facts > 0
 }
 
 // text is the report for people. The last line counts.
@@ -87,9 +89,15 @@ func (r *Report) text() string {
 		fmt.Fprintf(&b, "%s %s  %s: %s\n       %s\n", mark, a.ID, a.Question, answer, a.Detail)
 	}
 	b.WriteByte('\n')
-	for _, line := range r.Corpus.First {
+	for _, line := range slices.Concat(r.Corpus.First, r.Sent.First) {
 		fmt.Fprintln(&b, "!", line)
 	}
+	s := r.Sent
+	fmt.Fprintf(&b, "packets: flows=%d lists=%d differ=%d late=%d left=%d seconds=%.1f", s.Flows, s.Lists, s.Differ, s.Late, s.Left, s.Seconds)
+	if s.Why != "" {
+		fmt.Fprintf(&b, " (%s)", s.Why)
+	}
+	b.WriteByte('\n')
 	c := r.Corpus
 	fmt.Fprintf(&b, "conformance: hns=%s cases=%d steps=%d lists=%d sets=%d verdicts=%d facts=%d differ=%d refused=%d questions=%d answered=%d otherwise=%d seconds=%.1f slowest=%.2f\n",
 		r.HNS, c.Cases, c.Steps, c.Lists, c.Sets, c.Verdicts, c.Facts, c.Differ, c.Refused, len(r.Answers), answered, wrong, c.Seconds, c.SlowestSeconds)

@@ -126,6 +126,11 @@ func tables(hosts []host) string {
 		fmt.Fprintf(&b, "| | the corpus, as HNS reports its lists | %s | %d cases, %d verdicts, %d differ, %d refused | %s |\n", cell(hosts[i].name()),
 			c.Cases, c.Verdicts, c.Differ, c.Refused, asAssumed(c.Verdicts == 0, c.Differ+c.Refused > 0))
 	}
+	for i := range hosts {
+		c := hosts[i].Sent
+		fmt.Fprintf(&b, "| | the corpus, by packets | %s | %d flows, %d differ, %d late, %d not sent | %s |\n", cell(hosts[i].name()),
+			c.Flows, c.Differ, c.Late, c.Left, asAssumed(c.Flows == 0, c.Differ > 0))
+	}
 	b.WriteString(durations(hosts))
 	return b.String()
 }

@@ -40,7 +40,7 @@ func TestTable(t *testing.T) {
 	dir := t.TempDir()
 	saveReports(t, filepath.Join(dir, "windows-2025-overlay"), Report{Windows: "10.0.26100.4061", HNS: "15.5", Network: "Overlay", Answers: []Answer{
 		{ID: "a", Question: "do ACLs of one direction make the other deny", Answer: "yes"},
-		{ID: "o", Question: "is Local the source", Answer: "no | <b>\n`x`", Wrong: true}}, Corpus: Comparison{Cases: 3, Verdicts: 9, Differ: 2}}, "")
+		{ID: "o", Question: "is Local the source", Answer: "no | <b>\n`x`", Wrong: true}}, Corpus: Comparison{Cases: 3, Verdicts: 9, Differ: 2}, Sent: Sent{Flows: 7, Late: 1, Left: 4}}, "")
 	saveReports(t, filepath.Join(dir, "windows-2022-l2bridge"), Report{Windows: "10.0.20348.2700", HNS: "13.3", Network: "L2Bridge", Answers: []Answer{
 		{ID: "a", Question: "do ACLs of one direction make the other deny", Answer: "no"}, {ID: "c", Question: "do ACLs see the pod"}}},
 		`{"Windows":"10.0.20348.2700","Mode":"l2bridge","Latencies":[{"Concurrency":4,"Pods":8,"P50":512.4,"P99":900}],"Calls":[{"Name":"create","Concurrency":8,"Pods":24,"P50":301,"P99":702}]}`)
@@ -53,6 +53,8 @@ func TestTable(t *testing.T) {
 | o | is Local the source | 10.0.26100.4061, HNS 15.5, Overlay | no \| &lt;b> 'x' | **not as assumed** |
 | | the corpus, as HNS reports its lists | 10.0.20348.2700, HNS 13.3, L2Bridge | 0 cases, 0 verdicts, 0 differ, 0 refused |  |
 | | the corpus, as HNS reports its lists | 10.0.26100.4061, HNS 15.5, Overlay | 3 cases, 9 verdicts, 2 differ, 0 refused | **not as assumed** |
+| | the corpus, by packets | 10.0.20348.2700, HNS 13.3, L2Bridge | 0 flows, 0 differ, 0 late, 0 not sent |  |
+| | the corpus, by packets | 10.0.26100.4061, HNS 15.5, Overlay | 7 flows, 0 differ, 1 late, 4 not sent | as assumed |
 
 | Windows | call | at once | median, ms | 99th percentile, ms |
 |---|---|---|---|---|

@@ -77,7 +77,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&o.pods, "pod-cidr", "10.244.3.0/24", "range of the pods, a /24 that the host does not use")
 	f.StringVar(&o.address, "node-address", "192.0.2.13", "address of the Node object")
 	f.BoolVar(&o.remove, "remove", false, "only remove --network, which a run that was killed has left")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "give up after this long")
+	f.DurationVar(&o.timeout, "timeout", 90*time.Minute, "give up after this long")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// sockets sends packets by the sockets of pods.
+type sockets struct {
+	// in runs f on a thread in a compartment; the sockets of f belong to that compartment.
+	in func(compartment uint32, f func() error) error
+}
+
+// Send implements wire.
+func (s sockets) Send(ctx context.Context, from, to pod, p packet, wait time.Duration) (reached bool, err error) {
+	at := netip.AddrPortFrom(to.ip, p.port).String()
+	if p.protocol == model.UDP {
+		return s.datagram(ctx, from, to, at, wait)
+	}
+	var l net.Listener
+	if err := s.in(to.compartment, func() (err error) {
+		l, err = net.Listen("tcp4", at)
+		return err
+	}); err != nil {
+		return false, fmt.Errorf("listen in compartment %d: %w", to.compartment, err)
+	}
+	defer l.Close()
+	err = s.in(from.compartment, func() error {
+		conn, err := (&net.Dialer{Timeout: wait}).DialContext(ctx, "tcp4", at)
+		if err != nil {
+			var t net.Error
+			if errors.As(err, &t) {
+				return ctx.Err() // refused by a rule, or silently dropped
+			}
+			return err
+		}
+		reached = true
+		return conn.Close()
+	})
+	return reached, err
+}
+
+// resend is the interval between datagrams, any of which may be lost.
+const resend = 100 * time.Millisecond
+
+// datagram is Send for UDP.
+func (s sockets) datagram(ctx context.Context, from, to pod, at string, wait time.Duration) (reached bool, err error) {
+	var receiver net.PacketConn
+	if err := s.in(to.compartment, func() (err error) {
+		receiver, err = net.ListenPacket("udp4", at)
+		return err
+	}); err != nil {
+		return false, fmt.Errorf("listen in compartment %d: %w", to.compartment, err)
+	}
+	defer receiver.Close()
+	err = s.in(from.compartment, func() error {
+		sender, err := net.Dial("udp4", at)
+		if err != nil {
+			return err
+		}
+		defer sender.Close()
+		reached, err = pass(ctx, sender, receiver, wait)
+		return err
+	})
+	return reached, err
+}
+
+// pass sends datagrams until one arrives or the time is up.
+func pass(ctx context.Context, sender net.Conn, receiver net.PacketConn, wait time.Duration) (bool, error) {
+	one := make([]byte, 1)
+	for deadline := time.Now().Add(wait); time.Now().Before(deadline) && ctx.Err() == nil; {
+		if _, err := sender.Write([]byte{1}); err != nil {
+			time.Sleep(resend) // a rule that blocks may make sending fail
+			continue
+		}
+		if err := receiver.SetReadDeadline(time.Now().Add(resend)); err != nil {
+			return false, err
+		}
+		if _, _, err := receiver.ReadFrom(one); err == nil {
+			return true, nil
+		}
+	}
+	return false, ctx.Err()
+}
