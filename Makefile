@@ -243,6 +243,12 @@ oracle: ## Compare with policy engines of others over random clusters, and over 
 test-hubble: ## Read flows of agents with the command of Hubble, and compare them with the reference evaluator (needs root; builds the command)
 	@$(run) hubble
 
+.PHONY: test-page
+test-page: deps ## The web pages in Chromium: keyboard, no JavaScript, axe, 10,000 pods (needs root for packages and the network for npm; IMAGES=1 writes docs/images)
+	@.ci/deps chromium fonts-dejavu-core >/dev/null
+	@command -v npm >/dev/null || .ci/deps nodejs npm >/dev/null
+	@$(run) page
+
 .PHONY: test-leaks
 test-leaks: ## Show a million generated flows to a client of one namespace; nothing of the others may be seen
 	@$(run) leaks

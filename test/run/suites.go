@@ -45,7 +45,7 @@ var (
 // other packages are pure functions, or wait for the kernel.
 var concurrent = []string{"./common/access", "./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd",
 	"./common/hubble", "./common/relay/...", "./common/kube/...",
-	"./common/observe", "./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
+	"./common/observe", "./common/page", "./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
 
 // suites returns the table. Environment variables that make documents set details of
 // some suites.
@@ -144,6 +144,9 @@ func comparisonSuites() []suite {
 		}},
 		{name: "hubble", steps: []step{
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestHubble$"}, env: []string{"ISTHMUS_HUBBLE=1"}},
+		}},
+		{name: "page", steps: []step{
+			{packages: []string{"./test/page"}, flags: []string{"-count=1", "-timeout=20m", "-v"}, env: []string{"ISTHMUS_PAGE=1", "ISTHMUS_PAGE_IMAGES=" + os.Getenv("IMAGES")}},
 		}},
 		{name: "leaks", steps: []step{
 			{packages: []string{"./common/relay/redact"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestLeaks$"}, env: []string{"ISTHMUS_LEAKS=1000000"}},

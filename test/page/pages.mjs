@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// node pages.mjs SMALL LARGE IMAGES: tests of the web pages in Chromium. SMALL is the address of the pages about
+// deploy/examples/hospital, LARGE of those about 10,000 pods. Screenshots are written to the directory IMAGES.
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { chromium } from 'playwright-core'
+
+const [small, large, images] = process.argv.slice(2)
+const axe = readFileSync('node_modules/axe-core/axe.min.js', 'utf8')
+const mostBytes = 80_000
+const mostPaint = 2000 // milliseconds
+
+const explained = 'explain?from=reception/portal-0&to=records/chartdb-0&port=5432&protocol=TCP'
+const pages = ['', 'reach', 'reach?port=5432&protocol=TCP', 'reach/reception/records', 'reach/reception/records/pods?from=Deployment/portal&to=StatefulSet/chartdb',
+  'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1', 'policies', 'policies?find=none', 'nodes', 'inexact', 'reach/nowhere/records']
+const largePages = ['', 'reach', 'reach?port=80&row=4&column=6', 'reach/ns-1/ns-2', 'reach/ns-1/ns-2/pods?from=Pod/pod-60&to=Pod/pod-101', 'policies?part=7', 'nodes?part=3',
+  'explain?from=ns-1/pod-60&to=ns-2/pod-101&port=80']
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] })
+
+// open returns a page whose faults are collected: errors of the page and its console, dialogs, and requests to other servers.
+async function open (options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1100, height: 640 }, ...options })
+  const page = await context.newPage()
+  const faults = []
+  page.on('pageerror', e => faults.push(`error: ${e.message}`))
+  page.on('console', m => { if (m.type() === 'error' && !/status of 40\d/.test(m.text())) faults.push(`console: ${m.text()}`) })
+  page.on('dialog', d => { faults.push(`dialog: ${d.message()}`); d.dismiss() })
+  page.on('request', r => { if (!r.url().startsWith(small) && !r.url().startsWith(large)) faults.push(`request to ${r.url()}`) })
+  return { page, context, faults }
+}
+
+// ready waits until the page about inexact constructs is computed.
+async function ready (page, base) {
+  for (let end = Date.now() + 60_000; ; await page.waitForTimeout(200)) {
+    await page.goto(base + 'inexact')
+    if (!(await page.locator('main').textContent()).includes('being computed')) return
+    assert.ok(Date.now() < end, 'the page about inexact constructs is not computed within a minute')
+  }
+}
+
+let violations = 0
+const tests = []
+const test = (name, run, context = {}) => tests.push({ name, run, context })
+
+test('the path from namespaces to an explanation, by keyboard alone', async ({ page }) => {
+  await page.goto(small)
+  await page.keyboard.press('Tab')
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to the content')
+  const follow = async link => {
+    for (let i = 0; i < 200; i++) { // until the focus is there
+      await page.keyboard.press('Tab')
+      if (await link.evaluate(e => e === document.activeElement)) break
+    }
+    assert.ok(await link.evaluate(e => e === document.activeElement), 'the focus does not reach the link')
+    assert.notEqual(await link.evaluate(e => getComputedStyle(e).outlineStyle), 'none', 'the focus is not visible')
+    await Promise.all([page.waitForNavigation(), page.keyboard.press('Enter')])
+  }
+  const cell = async (row, column) => {
+    const at = await page.locator('thead th').evaluateAll((all, want) => all.findIndex(e => e.textContent.startsWith(want)), column)
+    return page.getByRole('row').filter({ has: page.getByRole('rowheader', { name: row }) }).locator('td').nth(at - 1).locator('a')
+  }
+  await follow(page.getByRole('link', { name: 'Who reaches whom' }).first())
+  await follow(await cell('reception', 'records'))
+  assert.match(page.url(), /\/reach\/reception\/records$/)
+  await follow(await cell('Deployment/portal', 'StatefulSet/chartdb'))
+  await follow(await cell('portal-0', 'chartdb-0'))
+  assert.match(page.url(), /explain\?from=reception%2Fportal-0.*to=records%2Fchartdb-0/)
+  assert.match(await page.locator('.verdict').textContent(), /^Denied: reception\/portal-0/)
+  assert.match(await page.locator('main').textContent(), /11-reception-policies\.yaml:\d+/)
+  assert.match(await page.locator('pre').first().textContent(), /egress:\n {2}- to:/)
+})
+
+test('tables, forms and links without JavaScript', async ({ page }) => {
+  await page.goto(small + 'reach')
+  await page.getByLabel('Port').fill('5432')
+  await page.getByLabel('Rows with').fill('re')
+  await page.getByRole('button', { name: 'Show' }).click()
+  assert.match(page.url(), /[?&]port=5432/)
+  assert.equal(await page.getByRole('rowheader').count(), 2)
+  const saved = page.url()
+  await page.goto(small)
+  await page.goto(saved)
+  assert.equal(await page.getByLabel('Rows with').inputValue(), 're')
+  await page.goto(small + 'explain')
+  await page.getByLabel('From', { exact: true }).fill('reception/portal-0')
+  await page.getByLabel('To', { exact: true }).fill('records/charts-api-0')
+  await page.getByLabel('Port').fill('8080')
+  await page.getByRole('button', { name: 'Explain' }).click()
+  assert.match(await page.locator('.verdict').textContent(), /^Allowed:/)
+}, { javaScriptEnabled: false })
+
+for (const colorScheme of ['light', 'dark']) {
+  test(`axe finds nothing, ${colorScheme}`, async ({ page }) => {
+    await ready(page, small)
+    for (const address of pages) {
+      await page.goto(small + address)
+      await page.evaluate(axe)
+      const found = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }))
+      for (const v of found.violations) {
+        violations++
+        console.log(`axe: /${address} ${v.impact} ${v.id}: ${v.help}: ${v.nodes.map(n => n.html).slice(0, 3).join(' ')}`)
+      }
+      assert.ok(found.passes.length > 10, `axe checked only ${found.passes.length} rules`)
+    }
+    assert.equal(violations, 0)
+  }, { colorScheme })
+}
+
+test('nothing depends on colour: each cell has words', async ({ page }) => {
+  for (const address of pages) {
+    await page.goto(small + address)
+    const empty = await page.locator('td, th').evaluateAll(all => all.filter(e => e.textContent.trim() === '').map(e => e.outerHTML))
+    assert.deepEqual(empty, [], address)
+  }
+})
+
+test('no page is wider than a small screen', async ({ page }) => {
+  for (const address of pages) {
+    await page.goto(small + address)
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth)
+    assert.ok(wide <= 320, `/${address} is ${wide} pixels wide`)
+  }
+}, { viewport: { width: 320, height: 600 } })
+
+test('no cookies, and a policy that forbids other content', async ({ page, context }) => {
+  const answer = await page.goto(small)
+  assert.match(answer.headers()['content-security-policy'], /^default-src 'self';/)
+  assert.deepEqual(await context.cookies(), [])
+  const blocked = await page.evaluate(() => new Promise(resolve => {
+    document.addEventListener('securitypolicyviolation', e => resolve(e.effectiveDirective))
+    const script = document.createElement('script')
+    script.textContent = 'window.ran = true'
+    document.body.append(script)
+    setTimeout(() => resolve('nothing was blocked'), 10_000)
+  }))
+  assert.match(blocked, /^script-src/)
+  assert.equal(await page.evaluate(() => window.ran), undefined)
+}, { expected: /Content Security Policy/ })
+
+test(`10,000 pods: below ${mostBytes} bytes, first paint below ${mostPaint} ms`, async ({ page }) => {
+  let bytes = 0
+  let paint = 0
+  for (const address of largePages) {
+    const answer = await page.goto(large + address)
+    assert.equal(answer.status(), 200, address)
+    const size = (await answer.body()).length
+    assert.ok(size < mostBytes, `/${address} has ${size} bytes`)
+    bytes = Math.max(bytes, size)
+    await page.waitForFunction(() => performance.getEntriesByName('first-contentful-paint').length > 0)
+    const at = await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0].startTime)
+    assert.ok(at < mostPaint, `/${address}: first paint after ${at} ms`)
+    paint = Math.max(paint, at)
+  }
+  await page.goto(large)
+  assert.match(await page.locator('main').textContent(), /Pods under policy\s*10000/)
+  console.log(`10,000 pods: largest page ${bytes} bytes, latest first paint ${Math.round(paint)} ms`)
+})
+
+test('screenshots', async ({ page }) => {
+  for (const [name, address, height] of [['reach', 'reach', 700], ['explain', explained, 700]]) {
+    await page.setViewportSize({ width: 900, height })
+    await page.goto(small + address)
+    await page.screenshot({ path: `${images}/page-${name}.png`, clip: { x: 0, y: 0, width: 900, height } })
+  }
+})
+
+let passed = 0
+for (const { name, run, context: { expected, ...context } } of tests) {
+  const opened = await open(context)
+  try {
+    await run(opened)
+    assert.deepEqual(opened.faults.filter(f => !expected?.test(f)), [])
+    passed++
+    console.log(`ok   ${name}`)
+  } catch (e) {
+    console.log(`FAIL ${name}\n     ${e.stack}`)
+  }
+  await opened.context.close()
+}
+await browser.close()
+console.log(`page: ${passed} passed, ${tests.length - passed} failed; axe: ${violations} violations`)
+process.exit(passed === tests.length && violations === 0 ? 0 : 1)
