@@ -160,7 +160,8 @@ func number(mac string) bool { return strings.Trim(mac, "0123456789") == "" }
 
 // ownInterface returns the index of the pod's interface, or -1 if the result has no interfaces at all. It is the
 // one of that name in the sandbox, or else of that name without a sandbox. Plugins of Windows print the name of
-// the HNS endpoint: there it is the only one in the sandbox.
+// the HNS endpoint: there it is the only one in the sandbox, or the only one at all, without a sandbox. The agent
+// compares what it finds in the sandbox.
 func ownInterface(all []*types100.Interface, ifName, netns string) (int, error) {
 	if len(all) == 0 {
 		return -1, nil
@@ -169,6 +170,7 @@ func ownInterface(all []*types100.Interface, ifName, netns string) (int, error) 
 		func(i *types100.Interface) bool { return i.Name == ifName && i.Sandbox == netns },
 		func(i *types100.Interface) bool { return i.Name == ifName && i.Sandbox == "" },
 		func(i *types100.Interface) bool { return strings.EqualFold(i.Sandbox, netns) },
+		func(i *types100.Interface) bool { return len(all) == 1 && i.Sandbox == "" },
 	} {
 		found := -1
 		for i, inf := range all {

@@ -172,6 +172,25 @@ func TestPolicyModePassesOn(t *testing.T) {
 	}
 }
 
+// TestPolicyModeOfWindows checks the results of win-bridge, win-overlay and sdnbridge: one interface that has the name
+// of the HNS endpoint, and no sandbox.
+func TestPolicyModeOfWindows(t *testing.T) {
+	r := record(t)
+	const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"c0_l2bridge","mac":"00-15-5D-10-00-01"}],"ips":[{"address":"10.1.0.4/24","gateway":"10.1.0.2"}]}`
+	if out, status := r.run("ADD", "1.0.0", `,"prevResult":`+result); status != 0 || string(out) != result {
+		t.Errorf("ADD exits with %d and prints %s", status, out)
+	}
+	var add cniframe.AddRequest
+	requests := r.taken()
+	want := &cniframe.Foreign{MAC: "00:15:5d:10:00:01", Addresses: []string{"10.1.0.4"}}
+	if len(requests) != 1 || json.Unmarshal(requests[0].Body, &add) != nil || !reflect.DeepEqual(add.Foreign, want) {
+		t.Errorf("requests %+v, want one about %+v", requests, want)
+	}
+	const two = `{"cniVersion":"1.0.0","interfaces":[{"name":"a"},{"name":"b"}],"ips":[{"address":"10.1.0.4/24"}]}`
+	out, status := r.run("ADD", "1.0.0", `,"prevResult":`+two)
+	r.wantError(out, status, 7, "has no interface eth0")
+}
+
 // TestPolicyModeConverts checks that a runtime gets the version that it requests, whatever the
 // previous plugin printed.
 func TestPolicyModeConverts(t *testing.T) {
