@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/flowevents"
+	"github.com/isthmus-net/isthmus/windows/foreign"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
@@ -35,13 +36,16 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		}
 		return errors.Join(etw.Stop(flowevents.SessionName), hostfabric.Remove(hostroute.System{}, forwardingFile(o)),
 			windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout),
-			windows.ForgetPrepared(preparedFile(o)))
+			windows.ForgetPrepared(preparedFile(o)), foreign.Remove(ctx, client, foreignFile(o), o.hnsTimeout))
 	}
 	calls := windows.NewCallMetrics()
 	open := func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		client, err := hns.Open()
 		if err != nil {
 			return nil, err
+		}
+		if o.besides() {
+			return openForeign(ctx, o, node, client, calls.Observe, step, log)
 		}
 		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses,
 			VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Parallel: o.hnsParallel, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
@@ -68,6 +72,19 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	}
 	return opener{remove: remove, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: open}
 }
+
+// openForeign opens the data path on the endpoints of another CNI plugin.
+func openForeign(ctx context.Context, o *options, node model.Node, client hns.Client, observe func(hns.Call), step func(string), log *slog.Logger) (dataplane.Backend, error) {
+	c := foreign.Config{NodeAddresses: node.Addresses, File: foreignFile(o), CallDeadline: o.hnsTimeout, Observe: observe, Step: step}
+	var err error
+	if c.HostAddresses, err = hostAddresses(); err != nil {
+		log.Warn("list addresses of the host; only those of the Node object reach all pods", "err", err)
+	}
+	return foreign.New(ctx, c, client, log)
+}
+
+// foreignFile returns where the agent notes the endpoints of another CNI plugin.
+func foreignFile(o *options) string { return filepath.Join(o.stateDir, "foreign-endpoints.json") }
 
 // forwardingFile returns where the agent notes the forwarding flags that it turned on.
 func forwardingFile(o *options) string { return filepath.Join(o.stateDir, "host-forwarding.json") }

@@ -42,10 +42,18 @@ func TestPolicyModeFlags(t *testing.T) {
 	if err := o.check(f, "linux"); err != nil {
 		t.Error(err)
 	}
-	if files, wanted := o.installation(); !wanted || !files.Chained || o.observation() != model.ObserveAll {
-		t.Errorf("installation %+v, %v, observation %d: want a chained plugin and all pods observed", files, wanted, o.observation())
+	if files, wanted := o.installation(); !wanted || !files.Chained || o.observation("linux") != model.ObserveAll {
+		t.Errorf("installation %+v, %v, observation %d: want a chained plugin and all pods observed", files, wanted, o.observation("linux"))
 	}
 	if err := o.check(f, "windows"); err == nil || !strings.Contains(err.Error(), "--mode observe") {
 		t.Errorf("mode observe on windows: %v", err)
+	}
+	o, f = parse("--node-name=n", "--mode=policy", "--hns-timeout=1m", "--cni-bin-dir="+filepath.Join(dir, "bin"), "--cni-conf-dir="+filepath.Join(dir, "net.d"))
+	if err := o.check(f, "windows"); err != nil || o.observation("windows") != model.ObserveNone {
+		t.Errorf("mode policy on windows: %v, observation %d", err, o.observation("windows"))
+	}
+	o, f = parse("--node-name=n", "--mode=policy", "--hns-network=isthmus", "--endpoint-pool=auto")
+	if err := o.check(f, "windows"); err == nil || !strings.Contains(err.Error(), "--hns-network has no meaning with --mode=policy") || !strings.Contains(err.Error(), "--endpoint-pool") {
+		t.Errorf("flags of a network of Isthmus in mode policy: %v", err)
 	}
 }

@@ -94,12 +94,14 @@ const (
 // besides reports whether another CNI plugin makes the interfaces of pods.
 func (o *options) besides() bool { return o.mode == modePolicy || o.mode == modeObserve }
 
-// observation returns which pods are observed.
-func (o *options) observation() model.Observation {
-	switch o.mode {
-	case modePolicy:
+// observation returns which pods are observed. HNS cannot report what an ACL would deny, so Windows enforces always.
+func (o *options) observation(goos string) model.Observation {
+	switch {
+	case goos == "windows":
+		return model.ObserveNone
+	case o.mode == modePolicy:
 		return model.ObserveSome
-	case modeObserve:
+	case o.mode == modeObserve:
 		return model.ObserveAll
 	}
 	return model.ObserveNone
@@ -113,7 +115,8 @@ const (
 
 // fullOnly are the flags that have no meaning with --mode=policy.
 var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni",
-	"vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink"}
+	"vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink", "hns-network", "hns-mode", "hns-sets", "hns-parallel", "endpoint-pool",
+	"cluster-cidr", "service-cidr", "keep-route"}
 
 // reportNone is the value of --report that excludes others; reports are the other values.
 const reportNone = "none"
@@ -189,7 +192,7 @@ func (o *options) register(f *pflag.FlagSet) {
 // registerNode declares the flags about directories, sockets and logs of the node.
 func (o *options) registerNode(f *pflag.FlagSet) {
 	o.fabric = fabric.Defaults()
-	f.StringVar(&o.mode, "mode", modeFull, "full (Isthmus makes the interfaces of pods), or on Linux policy (another CNI plugin makes them, Isthmus only enforces policy) or observe (as policy, but nothing is dropped, only reported)")
+	f.StringVar(&o.mode, "mode", modeFull, "full (Isthmus makes the interfaces of pods), policy (another CNI plugin makes them, Isthmus only enforces policy) or on Linux observe (as policy, but nothing is dropped, only reported)")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
 	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; a stopping agent takes up to 15 s")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
@@ -378,8 +381,8 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	switch {
 	case o.mode != modeFull && !o.besides():
 		wrong("--mode %q: give full, policy or observe", o.mode)
-	case o.besides() && goos != "linux":
-		wrong("--mode %s: policy on interfaces of another CNI plugin is not supported on %s: give full", o.mode, goos)
+	case o.mode == modeObserve && goos != "linux":
+		wrong("--mode %s: the data path of %s cannot report what policy would drop: give policy or full", o.mode, goos)
 	case o.besides():
 		for _, name := range fullOnly {
 			if f.Changed(name) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 
 	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/cni/install"
@@ -35,7 +36,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	backend := e.backend(o, step, log)
 	cfg := agent.Defaults()
 	cfg.NodeName, cfg.Version, cfg.Settings = o.nodeName, version, o.settings
-	cfg.RecordDir, cfg.PolicyOnly, cfg.Observe = o.recordDir(), o.besides(), o.observation()
+	cfg.RecordDir, cfg.PolicyOnly, cfg.Observe = o.recordDir(), o.besides(), o.observation(runtime.GOOS)
 	cfg.PodCIDRs, cfg.Quarantine, cfg.AuditEvery, cfg.Limits = o.prefixes, o.quarantine, o.audit, o.limits
 	cfg.EndpointPool = o.pool
 	cfg.ReservedHostPorts = o.reserved

@@ -25,7 +25,7 @@ func (l *loop) canOpen() bool {
 		return true
 	}
 	n := l.node()
-	return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0
+	return len(n.Addresses) > 0 && (l.cfg.PolicyOnly || len(n.PodCIDRs) > 0) // another plugin may have ranges of its own
 }
 
 // open opens the data path and cleans up after an earlier agent. Decisions in force do not change before

@@ -61,14 +61,19 @@ func TestPolicyMode(t *testing.T) {
 	if out := render(t, "--set", policy+",linux.neverDeny={192.0.2.1}"); !strings.Contains(out, "- --never-deny=192.0.2.1\n") {
 		t.Errorf("no deny lists in\n%s", out)
 	}
+	both := render(t, "--set", "mode=policy")
+	if _, windows, ok := strings.Cut(both, "hostProcess"); !ok || !strings.Contains(windows, "- --mode=policy\n") || strings.Contains(both, "--hns-") || strings.Contains(windows, "--masquerade") {
+		t.Errorf("Windows nodes in mode policy:\n%s", both)
+	}
 	for flags, want := range map[string]string{
-		"mode=policy":                            "modes policy and observe are for Linux nodes: set windows.enabled=false",
-		"mode=policy,linux.enabled=false":        "modes policy and observe are for Linux nodes: set windows.enabled=false",
-		policy + ",agent.mtu=1400":               "have no meaning with mode policy",
-		policy + ",agent.uplink=eth1":            "have no meaning with mode policy",
-		policy + ",agent.reservedHostPorts={22}": "have no meaning with mode policy",
-		policy + "," + controlled:                "set controller.enabled=false",
-		"mode=chained":                           "don't meet the specifications of the schema",
+		"mode=observe":                                    "mode observe is for Linux nodes, as HNS cannot report what policy would drop: set windows.enabled=false",
+		"mode=policy,windows.endpointPool=auto":           "windows.endpointPool have no meaning with mode policy",
+		"mode=policy,windows.serviceCIDRs={10.96.0.0/12}": "have no meaning with mode policy",
+		policy + ",agent.mtu=1400":                        "have no meaning with mode policy",
+		policy + ",agent.uplink=eth1":                     "have no meaning with mode policy",
+		policy + ",agent.reservedHostPorts={22}":          "have no meaning with mode policy",
+		policy + "," + controlled:                         "set controller.enabled=false",
+		"mode=chained":                                    "don't meet the specifications of the schema",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Apply implements dataplane.Backend. A list that gives the right verdicts stays, since a write may reset
+// connections.
+func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+	unsupported, err := b.deny.Apply(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("apply: %w", err)
+	}
+	all, err := b.scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("apply: %w", err)
+	}
+	wanted, more := b.lower(all, s)
+	b.wanted = wanted
+	opened, err := b.enforce(ctx, all)
+	for _, id := range slices.Sorted(maps.Keys(opened)) {
+		for _, a := range opened[id] {
+			e := b.registry.Endpoints[id]
+			more = append(more, model.Unsupported{Policy: model.Origin{Kind: "Pod", Namespace: e.Pod.Namespace, Name: e.Pod.Name}, Direction: direction(a), Rule: -1,
+				Construct: "ACL of another program", OS: model.Windows, Platform: b.Features().Platform, Effect: model.OverBlocks,
+				Reason: fmt.Sprintf("the ACL %s leaves no room for policy, so %s is denied: remove it, or give it a higher priority number", describe(a), direction(a))})
+		}
+	}
+	return slices.Concat(unsupported, more), err
+}
+
+func direction(a hns.ACL) model.Direction {
+	if a.Direction == hns.In {
+		return model.Ingress
+	}
+	return model.Egress
+}
+
+// lower returns the lists of the endpoints that HNS has. SCTP is left out: some HNS refuse a list that names it.
+func (b *Backend) lower(all []found, s *model.State) (map[model.EndpointID][]hns.ACL, []model.Unsupported) {
+	reduced := *s
+	reduced.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState)
+	have := &acl.Ruleset{Lists: make(map[model.EndpointID][]hns.ACL)}
+	lists := make(map[model.EndpointID][]hns.ACL)
+	for id, e := range b.registry.Endpoints {
+		state, named := s.Policy.Endpoints[id]
+		if lists[id] = acl.DenyAll(); named {
+			reduced.Policy.Endpoints[id] = state
+		}
+		if f := locate(all, e); f != nil && len(b.deny.ACLs()) == 0 { // else the list in force contains deny lists
+			if p, err := split(f.Policies); err == nil {
+				have.Lists[id] = p.own
+			}
+		}
+	}
+	platform := b.Features().Platform
+	state, without := acl.WithoutSCTP(&reduced, platform)
+	lowering := b.lowerer.Lower(state, b.options, platform)
+	for id, list := range lowering.Keep(have).Lists {
+		if !acl.Equal(list, acl.DenyAll()) {
+			list = slices.Concat(b.deny.ACLs(), list)
+		}
+		lists[id] = list
+	}
+	return lists, slices.Concat(lowering.Unsupported, without)
+}
+
+// enforce writes every list that is not in force. It returns the ACLs of others because of which a direction is
+// denied, by attachment.
+func (b *Backend) enforce(ctx context.Context, all []found) (map[model.EndpointID][]hns.ACL, error) {
+	opened := make(map[model.EndpointID][]hns.ACL)
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(b.registry.Endpoints)) {
+		want, known := b.wanted[id]
+		e := b.registry.Endpoints[id]
+		f := locate(all, e)
+		if f == nil || !known {
+			delete(b.refused, id)
+			continue
+		}
+		if f.ID != e.HNS {
+			b.log.Info("another program has recreated an endpoint", "endpoint", id, "hns", f.Name)
+			e.HNS = f.ID
+			errs = append(errs, b.registry.put(id, e))
+		}
+		opens, err := b.write(ctx, f, want)
+		if errors.Is(err, hns.ErrGone) {
+			continue // its plugin has removed it
+		}
+		if delete(b.refused, id); err != nil {
+			b.refused[id] = err.Error()
+			errs = append(errs, &dataplane.EndpointError{ID: id, Err: err})
+			continue
+		}
+		if len(opens) > 0 {
+			opened[id] = opens
+		}
+		b.note(id, f, opens)
+	}
+	return opened, errors.Join(errs...)
+}
+
+// note records what is beside our ACLs.
+func (b *Backend) note(id model.EndpointID, f *found, opens []hns.ACL) {
+	p, _ := split(f.Policies) // the write has read them
+	var names []string
+	for _, a := range p.others {
+		names = append(names, describe(a))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.facts, id)
+	if len(names) == 0 {
+		return
+	}
+	text := fmt.Sprintf("foreign acls: hns endpoint %s of network %s (%s) keeps %d: %s", f.Name, f.network.Name, f.network.Type, len(names), strings.Join(names[:min(len(names), 8)], ", "))
+	if len(opens) > 0 {
+		text += fmt.Sprintf("; because of %s everything in its direction is denied", describe(opens[0]))
+	}
+	b.facts[id] = text
+}
+
+// write puts a list in force beside the policies of others, unless it is. Those are sent as HNS listed them. What
+// another program writes between the listing and this call is lost; the next comparison does not know it.
+func (b *Backend) write(ctx context.Context, f *found, own []hns.ACL) (opens []hns.ACL, err error) {
+	p, err := split(f.Policies)
+	if err != nil {
+		return nil, err
+	}
+	list, opens, err := compose(own, p.others)
+	if err != nil || acl.Equal(p.own, list) {
+		return opens, err
+	}
+	request := slices.Clone(p.kept)
+	for _, a := range list {
+		request = append(request, a.Policy())
+	}
+	answer, err := b.hns.ModifyEndpoint(ctx, f.ID, hns.Update, request...)
+	if err != nil {
+		return nil, fmt.Errorf("write %d acls: %w", len(list), err)
+	}
+	now, err := split(answer.Policies)
+	if err != nil || !acl.Equal(now.own, list) {
+		return nil, errors.Join(fmt.Errorf("hns accepted %d acls but stored %d different ones", len(list), len(now.own)), err)
+	}
+	if lost := missing(p.kept, now.kept); lost != "" {
+		return nil, fmt.Errorf("hns lost the policy %s of another program: restart the pod", lost)
+	}
+	return opens, nil
+}
+
+// missing returns a policy that is not among others; "" if there is none. HNS may add members.
+func missing(wanted, have []hns.Policy) string {
+	left := slices.Clone(have)
+	for _, w := range wanted {
+		i := slices.IndexFunc(left, func(p hns.Policy) bool { return p.Is(w.Type) && sameJSON(p.Settings, w.Settings) })
+		if i < 0 {
+			return fmt.Sprintf("%s %s", w.Type, w.Settings)
+		}
+		left = slices.Delete(left, i, i+1)
+	}
+	return ""
+}
+
+func sameJSON(a, b json.RawMessage) bool {
+	var x, y any
+	if bytes.Equal(a, b) {
+		return true
+	}
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	p, errP := json.Marshal(x)
+	q, errQ := json.Marshal(y)
+	return errP == nil && errQ == nil && bytes.Equal(p, q)
+}
+
+// Idle implements dataplane.Backend. It follows endpoints that other programs recreate or change.
+func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
+	if len(b.wanted) == 0 {
+		return false, nil
+	}
+	all, err := b.scan(ctx)
+	if err != nil {
+		return false, err
+	}
+	_, err = b.enforce(ctx, all)
+	return false, err
+}
+
+// Remove removes our ACLs from all endpoints, and the file of the Config. It leaves everything else as it is. It is
+// for uninstalling.
+func Remove(ctx context.Context, client hns.Client, file string, deadline time.Duration) error {
+	b := &Backend{hns: hns.Guard(client, hns.GuardConfig{Deadline: deadline})}
+	all, err := b.scan(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range all {
+		p, err := split(all[i].Policies)
+		if err == nil && len(p.ownRaw) > 0 {
+			_, err = b.hns.ModifyEndpoint(ctx, all[i].ID, hns.Remove, p.ownRaw...)
+		}
+		if err != nil && !errors.Is(err, hns.ErrGone) {
+			errs = append(errs, fmt.Errorf("remove acls from hns endpoint %s: %w", all[i].Name, err))
+		}
+	}
+	if len(errs) == 0 {
+		for _, f := range []string{file, file + ".new", file + ".broken"} {
+			if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/denylist"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Backend enforces policy on the endpoints of other plugins.
+type Backend struct {
+	config   Config
+	hns      *hns.Guarded
+	log      *slog.Logger
+	version  hns.Version
+	options  acl.Options
+	lowerer  acl.Lowerer
+	deny     *denylist.DenyList
+	registry *registry
+	// wanted are the lists of the last Apply, without the priorities beside those of others.
+	wanted map[model.EndpointID][]hns.ACL
+	// refused are the problems of endpoints on which policy is not in force.
+	refused map[model.EndpointID]string
+
+	mu    sync.Mutex // guards what Counters shares with the other methods
+	facts map[model.EndpointID]string
+}
+
+var (
+	_ dataplane.Backend = (*Backend)(nil)
+	_ dataplane.Finder  = (*Backend)(nil)
+	_ dataplane.Faulty  = (*Backend)(nil)
+)
+
+// New opens the data path. It changes nothing.
+func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*Backend, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("configure windows backend: %w", err)
+	}
+	if c.Step == nil {
+		c.Step = func(string) {}
+	}
+	b := &Backend{config: c, log: log, hns: hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
+		wanted: make(map[model.EndpointID][]hns.ACL), refused: make(map[model.EndpointID]string), facts: make(map[model.EndpointID]string)}
+	var err error
+	if b.version, err = b.hns.Version(ctx); err != nil {
+		return nil, fmt.Errorf("read the version of hns: %w", err)
+	}
+	if !b.version.Supports(hns.Schema2API) {
+		return nil, fmt.Errorf("hns %s is too old: install the updates of this Windows release (9.2 is needed)", b.version)
+	}
+	// Sets are objects of a network, and the networks are those of others.
+	b.options = acl.Options{NoIPv6: !b.version.Supports(hns.DualStack), MaxRules: c.MaxRules, Node: slices.Concat(c.NodeAddresses, c.HostAddresses)}.Defaults()
+	if err := b.options.Validate(); err != nil {
+		return nil, fmt.Errorf("configure windows backend: %w", err)
+	}
+	b.deny = denylist.New(b.options.Node, b.options.NoIPv6)
+	if b.registry, err = openRegistry(c.File); err != nil {
+		log.Error("endpoints of other plugins are found again", "err", err)
+	}
+	return b, nil
+}
+
+// Features returns the capabilities of this HNS. Everything but policy is the other plugin's.
+func (b *Backend) Features() model.Features {
+	return model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), IPv6: b.version.Supports(hns.DualStack)}
+}
+
+// AddEndpoint implements dataplane.Backend: it finds the endpoint, and denies everything on it until Apply names it.
+// An endpoint that was added before keeps its list.
+func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
+	a, err := b.addEndpoint(ctx, spec)
+	if err != nil {
+		return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+	}
+	return a, nil
+}
+
+func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (a dataplane.Attachment, err error) {
+	if !strings.HasPrefix(spec.NetNS, dataplane.HandlePrefix) {
+		if _, err := b.hns.Namespace(ctx, spec.NetNS); errors.Is(err, hns.ErrGone) {
+			return a, fmt.Errorf("namespace %q: %w", spec.NetNS, dataplane.ErrNoNetNS)
+		} else if err != nil {
+			return a, fmt.Errorf("look up namespace %q: %w", spec.NetNS, err)
+		}
+	}
+	all, err := b.scan(ctx)
+	if err != nil {
+		return a, err
+	}
+	e := entry{NetNS: spec.NetNS, Pod: spec.Pod, IPs: spec.IPs}
+	f := locate(all, e)
+	if f == nil {
+		return a, fmt.Errorf("%w: there is not exactly one hns endpoint with the addresses %v in %s: put isthmus-cni behind the plugin that makes it", dataplane.ErrInterfaceKind, spec.IPs, spec.NetNS)
+	}
+	if problem := f.problem(); problem != "" {
+		return a, fmt.Errorf("%w: %s", dataplane.ErrInterfaceKind, problem)
+	}
+	e.HNS = f.ID
+	before, known := b.registry.Endpoints[spec.ID]
+	b.config.Step("record endpoint")
+	if err := b.registry.put(spec.ID, e); err != nil {
+		return a, err
+	}
+	if p, err := split(f.Policies); !known || before.HNS != e.HNS || err != nil || len(p.own) == 0 {
+		b.config.Step("deny endpoint")
+		if _, err := b.write(ctx, f, acl.DenyAll()); err != nil {
+			return a, errors.Join(err, b.registry.remove(spec.ID))
+		}
+	}
+	a.MAC, _ = net.ParseMAC(strings.ReplaceAll(f.MACAddress, "-", ":"))
+	for _, c := range f.IPConfigurations {
+		if ip, err := netip.ParseAddr(c.IPAddress); err == nil && slices.Contains(spec.IPs, ip) {
+			a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, int(c.PrefixLength)))
+		}
+	}
+	return a, nil
+}
+
+// DeleteEndpoint ends an attachment. The endpoint denies everything until its plugin removes it.
+func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error {
+	e, ok := b.registry.Endpoints[id]
+	if !ok {
+		return nil
+	}
+	all, err := b.scan(ctx)
+	if err != nil {
+		return fmt.Errorf("delete endpoint %s: %w", id, err)
+	}
+	if f := locate(all, e); f != nil {
+		b.config.Step("close endpoint")
+		if _, err := b.write(ctx, f, acl.DenyAll()); err != nil && !errors.Is(err, hns.ErrGone) {
+			return fmt.Errorf("delete endpoint %s: %w", id, err)
+		}
+	}
+	delete(b.wanted, id)
+	delete(b.refused, id)
+	b.mu.Lock()
+	delete(b.facts, id)
+	b.mu.Unlock()
+	return b.registry.remove(id)
+}
+
+// Endpoints implements dataplane.Backend.
+func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) {
+	all, err := b.scan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []dataplane.Installed
+	for _, id := range slices.Sorted(maps.Keys(b.registry.Endpoints)) {
+		installed := dataplane.Installed{ID: id}
+		f := locate(all, b.registry.Endpoints[id])
+		if f == nil {
+			installed.Problems = []string{"hns has no endpoint with its addresses in its namespace: restart the pod if it runs"}
+			list = append(list, installed)
+			continue
+		}
+		want, known := b.wanted[id]
+		if !known {
+			want = acl.DenyAll()
+		}
+		p, err := split(f.Policies)
+		composed, _, orderErr := compose(want, p.others)
+		switch err = errors.Join(err, orderErr); {
+		case err != nil:
+			installed.Problems, installed.Unenforced = []string{err.Error()}, true
+		case len(p.own) == 0 && len(composed) > 0, f.ID != b.registry.Endpoints[id].HNS:
+			installed.Problems, installed.Unenforced = []string{"its ACLs are gone"}, true
+		case known && !acl.Equal(p.own, composed):
+			installed.Problems = []string{"its ACLs differ from those of its policy: another program changed them"}
+		}
+		list = append(list, installed)
+	}
+	return list, nil
+}
+
+// InForce returns nil: HNS stores addresses and ports, no classes.
+func (b *Backend) InForce(context.Context) (*model.State, error) { return nil, nil }
+
+// Close implements dataplane.Backend; HNS continues.
+func (b *Backend) Close() error { return nil }
+
+// Counters returns facts about the ACLs of others. HNS counts packets and not decisions.
+func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var c dataplane.Counters
+	for _, id := range slices.Sorted(maps.Keys(b.facts)) {
+		c.Facts = append(c.Facts, b.facts[id])
+	}
+	return c, nil
+}
+
+// Faults implements dataplane.Faulty.
+func (b *Backend) Faults() (all []string) {
+	for _, id := range slices.Sorted(maps.Keys(b.refused)) {
+		all = append(all, fmt.Sprintf("endpoint %s: policy is NOT enforced: %s", id, b.refused[id]))
+	}
+	return all
+}

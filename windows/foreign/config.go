@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Config configures a Backend.
+type Config struct {
+	// NodeAddresses are those of the node, and HostAddresses further ones of the host: they reach every pod.
+	NodeAddresses, HostAddresses []netip.Addr
+	// MaxRules bounds the ACLs of one endpoint; 0 is the default of package acl.
+	MaxRules int
+	// File records which endpoint belongs to which pod.
+	File string
+	// CallDeadline bounds each call to HNS; 0 is the default of hns.Guard.
+	CallDeadline time.Duration
+	// Observe, if set, is called after every call to HNS.
+	Observe func(hns.Call)
+	// Step, if set, is called before every step that a crash can separate from the next.
+	Step func(string)
+}
+
+// Validate reports every invalid value.
+func (c Config) Validate() error {
+	var errs []error
+	if c.File != "" && !filepath.IsAbs(c.File) {
+		errs = append(errs, fmt.Errorf("file %q: give an absolute path", c.File))
+	}
+	if c.CallDeadline < 0 {
+		errs = append(errs, fmt.Errorf("call deadline %s: must be positive", c.CallDeadline))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// found is an endpoint with its network.
+type found struct {
+	hns.Endpoint
+	network hns.Network
+}
+
+// attempts is how often a listing is repeated if an object vanishes in the middle of it.
+const attempts = 4
+
+// scan lists the endpoints of pods on all networks. It is one listing per network.
+func (b *Backend) scan(ctx context.Context) (all []found, err error) {
+	for range attempts {
+		if all, err = b.scanOnce(ctx); !errors.Is(err, hns.ErrGone) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the endpoints of hns: %w", err)
+	}
+	return all, nil
+}
+
+func (b *Backend) scanOnce(ctx context.Context) (all []found, err error) {
+	networks, err := b.hns.Networks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range networks {
+		list, err := b.hns.Endpoints(ctx, n.ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			if !e.Remote() && len(addresses(&e)) > 0 {
+				e.ID = strings.ToLower(e.ID)
+				all = append(all, found{e, n})
+			}
+		}
+	}
+	return all, nil
+}
+
+// addresses returns the addresses of an endpoint, sorted.
+func addresses(e *hns.Endpoint) (all []netip.Addr) {
+	for _, c := range e.IPConfigurations {
+		if a, err := netip.ParseAddr(c.IPAddress); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// has reports whether an endpoint has all addresses.
+func (f *found) has(ips []netip.Addr) bool {
+	have := addresses(&f.Endpoint)
+	return len(ips) > 0 && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(have, a) })
+}
+
+// problem says why policy cannot be enforced on an endpoint; "" if it can. It knows the types of networks whose
+// endpoints have a port of VFP.
+func (f *found) problem() string {
+	switch strings.ToLower(string(f.network.Type)) {
+	case "l2bridge", "l2tunnel", "overlay", "transparent":
+	default:
+		return fmt.Sprintf("hns endpoint %s is on network %s of type %s, where ACLs are not known to work: use l2bridge, l2tunnel, overlay or transparent", f.Name, f.network.Name, f.network.Type)
+	}
+	if _, err := split(f.Policies); err != nil {
+		return fmt.Sprintf("hns endpoint %s: %v", f.Name, err)
+	}
+	return ""
+}
+
+// locate finds the endpoint of an attachment: that of its namespace with its addresses, also if another program
+// has recreated it. An adopted endpoint is never another one.
+func locate(all []found, e entry) *found {
+	if guid, ok := strings.CutPrefix(e.NetNS, dataplane.HandlePrefix); ok {
+		i := slices.IndexFunc(all, func(f found) bool { return f.ID == guid && f.has(e.IPs) })
+		if i < 0 {
+			return nil
+		}
+		return &all[i]
+	}
+	var match *found
+	for i := range all {
+		if f := &all[i]; hns.SameID(f.HostComputeNamespace, e.NetNS) && f.has(e.IPs) {
+			if match != nil {
+				return nil // two are no proof
+			}
+			match = f
+		}
+	}
+	return match
+}
+
+// Interfaces implements dataplane.Finder.
+func (b *Backend) Interfaces(ctx context.Context) (list []dataplane.Interface, err error) {
+	all, err := b.scan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		f := &all[i]
+		if f.HostComputeNamespace == "" {
+			continue
+		}
+		list = append(list, dataplane.Interface{Handle: dataplane.HandlePrefix + f.ID, Name: f.Name, IfName: "eth0", Addresses: addresses(&f.Endpoint),
+			Owner: b.registry.owner(f.ID), Closed: b.closed(f), ClosedFor: b.registry.Held[f.ID], Problem: f.problem()})
+	}
+	return list, nil
+}
+
+// closed reports whether an endpoint without an attachment drops every packet.
+func (b *Backend) closed(f *found) bool {
+	p, err := split(f.Policies)
+	if err != nil || len(p.own) == 0 || b.registry.owner(f.ID) != "" {
+		return false
+	}
+	closed, _, err := compose(acl.DenyAll(), p.others)
+	return err == nil && acl.Equal(p.own, closed)
+}
+
+// CloseInterface implements dataplane.Finder.
+func (b *Backend) CloseInterface(ctx context.Context, handle, claim string) error {
+	guid := strings.ToLower(strings.TrimPrefix(handle, dataplane.HandlePrefix))
+	all, err := b.scan(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(f found) bool { return f.ID == guid })
+	if i < 0 {
+		return nil
+	}
+	maps.DeleteFunc(b.registry.Held, func(guid, _ string) bool {
+		return !slices.ContainsFunc(all, func(f found) bool { return f.ID == guid })
+	})
+	if err := b.registry.hold(guid, claim); err != nil {
+		return err
+	}
+	_, err = b.write(ctx, &all[i], acl.DenyAll())
+	return err
+}
