@@ -28,6 +28,26 @@ type simulated struct {
 	pods    []string // namespaces
 	events  *tracing.Host
 	silent  bool // VFP writes no events
+	// qos are the directions that QOS limits: what an endpoint sends, and what it receives.
+	qos [2]bool
+}
+
+// Stream returns a gigabyte a second, or less if QOS limits one end.
+func (s simulated) Stream(ctx context.Context, from, to pod, _ uint16, _ time.Duration) (float64, error) {
+	rate := 1e9
+	for i, end := range []pod{from, to} {
+		list, err := s.fake.Endpoints(ctx, end.HostComputeNetwork)
+		if err != nil {
+			return 0, err
+		}
+		for _, e := range list {
+			limited := slices.ContainsFunc(e.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeQOS) })
+			if e.Name == end.Name && limited && s.qos[i] {
+				rate = 1.04 * qosLimit
+			}
+		}
+	}
+	return rate, nil
 }
 
 // Events implements wire.
@@ -59,7 +79,7 @@ func (s simulated) Send(_ context.Context, from, to pod, p packet, _ time.Durati
 
 func simulate(t *testing.T, v hns.Version, reading hns.Reading) simulated {
 	t.Helper()
-	ctx, s := t.Context(), simulated{fake: hnstest.NewFake(v), reading: reading, events: tracing.New(tracing.English())}
+	ctx, s := t.Context(), simulated{fake: hnstest.NewFake(v), reading: reading, events: tracing.New(tracing.English()), qos: [2]bool{true, false}}
 	n, err := s.fake.CreateNetwork(ctx, hns.Network{Name: "isthmus", Type: hns.L2Bridge, Ipams: []hns.Ipam{{Subnets: []hns.Subnet{
 		{IPAddressPrefix: "10.1.0.0/24", Routes: []hns.Route{{NextHop: "10.1.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}}})
 	if err != nil {
@@ -104,6 +124,7 @@ func TestQuestionsFindTheReading(t *testing.T) {
 		want := map[string]string{
 			"a": []string{"yes", "no"}[reading.Default], "b": []string{"the first", "the last", "Block", "Allow"}[reading.Tie],
 			"f": "yes", "l": "yes", "n": []string{"nothing", "everything"}[reading.Set], "o": "yes", "p": []string{"yes", "no"}[reading.Host], "aa": "yes",
+			"ab": "what it sends",
 		}
 		for _, a := range answers {
 			if a.Answer != want[a.ID] || a.Wrong {

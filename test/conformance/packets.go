@@ -37,6 +37,8 @@ type wire interface {
 	// Send sends a packet from one pod to another that waits for it, and reports whether it arrives in time. For TCP it
 	// opens a connection.
 	Send(ctx context.Context, from, to pod, p packet, wait time.Duration) (bool, error)
+	// Stream sends as much as it can from one pod to a TCP port of another, and returns how many bytes a second arrive.
+	Stream(ctx context.Context, from, to pod, port uint16, length time.Duration) (float64, error)
 	// Events returns a session of ETW that is not started.
 	Events() (etw.Source, error)
 }
@@ -58,6 +60,7 @@ func packetQuestions() []packetQuestion {
 		{"o", "is Local the source in an In rule with a set", true, (*pair).setSide},
 		{"p", "does the pod's firewall let pass without Host rules", false, (*pair).noHostRules},
 		{"aa", "does VFP write an event that names a packet which an ACL has dropped", false, (*pair).drops},
+		{"ab", "what does the QOS policy of an endpoint limit", false, (*pair).qosDirection},
 	}
 }
 

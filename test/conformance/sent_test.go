@@ -32,6 +32,23 @@ func embedded(t *testing.T) []corpus.Case {
 // send sends cases of the corpus between the pods of an HNS in memory.
 func send(t *testing.T, s simulated, w wire, cases []corpus.Case, budget time.Duration) Sent {
 	t.Helper()
+	p := newPair(t, s, w)
+	c, err := p.sendCorpus(t.Context(), cases, budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newPair returns the two pods of an HNS in memory, which send at once a second time.
+func newPair(t *testing.T, s simulated, w wire) *pair {
+	t.Helper()
 	o, err := parse([]string{"--address", "10.1.0.20"}, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -46,17 +63,7 @@ func send(t *testing.T, s simulated, w wire, cases []corpus.Case, budget time.Du
 			t.Fatal(err)
 		}
 	}
-	c, err := p.sendCorpus(t.Context(), cases, budget)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return p
 }
 
 // TestCorpusByPackets checks that the exchanged lists give every verdict of the corpus, on each HNS and under readings

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -89,4 +91,55 @@ func pass(ctx context.Context, sender net.Conn, receiver net.PacketConn, wait ti
 		}
 	}
 	return false, ctx.Err()
+}
+
+// Stream implements wire.
+func (s sockets) Stream(ctx context.Context, from, to pod, port uint16, length time.Duration) (rate float64, err error) {
+	at := netip.AddrPortFrom(to.ip, port).String()
+	var l net.Listener
+	if err := s.in(to.compartment, func() (err error) {
+		l, err = net.Listen("tcp4", at)
+		return err
+	}); err != nil {
+		return 0, fmt.Errorf("listen in compartment %d: %w", to.compartment, err)
+	}
+	defer l.Close()
+	received := make(chan float64, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			received <- 0
+			return
+		}
+		defer conn.Close()
+		began := time.Now()
+		n, _ := io.Copy(io.Discard, conn) // the sender ends it
+		received <- float64(n) / time.Since(began).Seconds()
+	}()
+	err = s.in(from.compartment, func() error {
+		conn, err := (&net.Dialer{Timeout: connectTime}).DialContext(ctx, "tcp4", at)
+		if err != nil {
+			return err
+		}
+		return errors.Join(fill(conn, length), conn.Close())
+	})
+	if err != nil {
+		l.Close()
+	}
+	return <-received, err
+}
+
+// fill writes to a connection for some time.
+func fill(conn net.Conn, length time.Duration) error {
+	if err := conn.SetWriteDeadline(time.Now().Add(length)); err != nil {
+		return err
+	}
+	buffer := make([]byte, 64<<10)
+	for {
+		if _, err := conn.Write(buffer); errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 }
