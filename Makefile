@@ -29,8 +29,10 @@ KEEP ?=
 # node, unless WINE=0; make mixed does so with WINE=1.
 WINE ?=
 
-# More flags of make e2e, see build/e2e-lab -h.
+# More flags of make e2e, see build/e2e-lab -h. IP is the IP versions of its cluster: 4, 6 or dual.
 E2E ?=
+IP ?= 4
+NODES ?= 2
 
 # test/run/suites.go holds what each suite of tests runs. It reads these variables:
 # how long each fuzz test runs (default 1m), how many random clusters of each form
@@ -200,8 +202,12 @@ test-api: deps-kubernetes deps-windows ## Against a real kube-apiserver, etcd an
 	@$(run) api
 
 .PHONY: e2e
-e2e: deps deps-e2e deps-windows images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)
-	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab $(E2E)
+e2e: deps deps-e2e deps-windows images ## Kubernetes' own tests on a real cluster on this machine (IP=6 or dual, NODES=3; needs root, 4 GB; the first time it builds Kubernetes)
+	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab -ip $(IP) -nodes $(NODES) $(E2E)
+
+.PHONY: cnp-conformance
+cnp-conformance: deps deps-e2e images ## The conformance tests of ClusterNetworkPolicy on such a cluster; the report is build/cnp/cnp-report.yaml (needs root)
+	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab -ip $(IP) -nodes $(NODES) -report build/cnp -suites cnp $(E2E)
 
 # More flags of make cluster, see build/e2e-lab cluster -h.
 CLUSTER ?=

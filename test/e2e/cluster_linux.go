@@ -73,7 +73,7 @@ func parseCluster(args []string) (c config, port int, err error) {
 	}
 	f.StringVar(&c.name, "name", "local", "name of the cluster, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
-	c.ip = "4"
+	f.StringVar(&c.ip, "ip", "4", "IP versions of the cluster: 4, 6, or dual for both")
 	f.IntVar(&port, "port", 6443, "port of the API server on 127.0.0.1")
 	f.StringVar(&c.image, "image", "build/images/isthmus-linux-amd64.tar", "image of Isthmus, as make images writes it")
 	f.StringVar(&c.manifest, "manifest", "deploy/isthmus.yaml", "what installs it")

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/isthmus-net/isthmus/test/kubernetes"
 )
 
@@ -22,7 +24,7 @@ const pauseImage = "registry.k8s.io/pause:3.10.2"
 // testImages are the image names in the cases. All of them get the same image: agnhost, with the
 // tools that scripts in the cases call.
 var testImages = []string{
-	"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.55",
+	"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.55", "registry.k8s.io/e2e-test-images/agnhost:2.45",
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0",
 }
 
@@ -54,6 +56,11 @@ func (l *lab) buildImages(ctx context.Context) error {
 	if err := l.agnhostRoot(ctx, agnhost); err != nil {
 		return fmt.Errorf("prepare agnhost image: %w", err)
 	}
+	if !kernelHasSCTP() {
+		if err := replaceAgnhost(ctx, source, agnhost); err != nil {
+			return err
+		}
+	}
 	for _, image := range [][]string{
 		{"-root", pause, "-name", pauseImage, "-entrypoint", "/pause", "-o", filepath.Join(l.images, "pause.tar")},
 		{"-root", agnhost, "-name", strings.Join(testImages, ","), "-entrypoint", "/agnhost", "-cmd", "pause", "-o", filepath.Join(l.images, "agnhost.tar")},
@@ -71,6 +78,28 @@ func (l *lab) buildImages(ctx context.Context) error {
 		return err
 	}
 	return os.Symlink(path, filepath.Join(l.images, "isthmus.tar"))
+}
+
+// kernelHasSCTP reports whether programs can open SCTP sockets.
+func kernelHasSCTP() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
+}
+
+// replaceAgnhost puts the program for kernels without SCTP before agnhost in an image.
+func replaceAgnhost(ctx context.Context, source, root string) error {
+	program := filepath.Join(root, "agnhost")
+	if err := os.Rename(program, program+"-kubernetes"); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", program, "./test/e2e/agnhost")
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
+	_, err := output(cmd)
+	return err
 }
 
 // referenceOf returns the name under which containerd imports an archive.

@@ -253,6 +253,11 @@ func (l *lab) close() error {
 // clear removes the remains of a lab whose processes have ended.
 func (l *lab) clear() error {
 	errs := []error{wine.Remove(filepath.Join(l.dir, windowsDir)), l.fabric.Close()}
+	left, err := filepath.Glob(filepath.Join(l.dir, windowsDir, "*.ns"))
+	errs = append(errs, err)
+	for _, path := range left {
+		errs = append(errs, netns.At(path).Close())
+	}
 	for i := range 9 {
 		n := l.newNode(i + 1)
 		errs = append(errs, n.ns.Close(), n.clearCgroups())

@@ -65,11 +65,12 @@ func main() {
 }
 
 func parse(args []string) (config, error) {
-	c := config{ip: "4"}
+	c := config{}
 	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	f.StringVar(&c.name, "name", "e2e", "name of the cluster, of which there may be several on a machine, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
-	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance and own")
+	f.StringVar(&c.ip, "ip", "4", "IP versions of the cluster: 4, 6, or dual for both")
+	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance, cnp and own")
 	f.StringVar(&c.focus, "focus", "", "run only the cases that this expression matches, too")
 	f.StringVar(&c.image, "image", "build/images/isthmus-linux-amd64.tar", "image of Isthmus, as make images writes it")
 	f.StringVar(&c.manifest, "manifest", "deploy/isthmus.yaml", "what installs it")

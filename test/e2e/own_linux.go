@@ -175,7 +175,8 @@ func (l *lab) deny(ctx context.Context) error {
 		return err
 	}
 	for _, n := range l.networks {
-		if _, err := l.in(l.fabric, strings.Fields("ip address replace "+n.guest().String()+" dev fabric"+noDetection(n))...); err != nil {
+		// The control plane itself does not send from it.
+		if _, err := l.in(l.fabric, strings.Fields("ip address replace "+n.guest().String()+" dev fabric preferred_lft 0"+noDetection(n))...); err != nil {
 			return err
 		}
 	}

@@ -25,10 +25,10 @@ var upstream = map[string]struct{ focus, skip string }{
 }
 
 // titles are the names of the suites in the line of totals.
-var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "own": "own"}
+var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "cnp": "cnp-conformance", "own": "own"}
 
 // suiteNames are the suites in the order in which they run.
-var suiteNames = []string{"netpol", "conformance", "own"}
+var suiteNames = []string{"netpol", "conformance", "cnp", "own"}
 
 // testCase is a test case in JUnit form.
 type testCase struct {
@@ -54,11 +54,15 @@ type results map[string][]testCase
 // of this repository.
 func (l *lab) runSuites(ctx context.Context, before map[string]string) (results, error) {
 	all := make(results)
-	for _, name := range []string{"netpol", "conformance"} {
+	for _, name := range []string{"netpol", "conformance", "cnp"} {
 		if !slices.Contains(l.suites, name) {
 			continue
 		}
-		cases, err := l.runUpstream(ctx, name)
+		run := l.runUpstream
+		if name == "cnp" {
+			run = l.runCNP
+		}
+		cases, err := run(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -159,6 +163,9 @@ func (r results) print(out io.Writer, suites []string) bool {
 		}
 		any = any || failed > 0 || passed == 0
 		totals = append(totals, fmt.Sprintf("%s passed=%d failed=%d", titles[name], passed, failed))
+	}
+	if slices.Contains(suites, "cnp") {
+		printCNP(out, r["cnp"])
 	}
 	fmt.Fprintln(out, "e2e: "+strings.Join(totals, "; "))
 	return any

@@ -172,7 +172,7 @@ func (n *windowsNode) beat() error {
 		fmt.Fprintf(&addresses, `{"type": "InternalIP", "address": %q}, `, of.windows().Addr())
 	}
 	_, err := n.lab.kubectl("patch", "node", n.name, "--subresource=status", "--type=strategic", "-p", fmt.Sprintf(
-		`{"status": {"addresses": [%s{"type": "Hostname", "address": %q}],
+		`{"status": {"addresses": [{"$patch": "replace"}, %s{"type": "Hostname", "address": %q}],
 "capacity": {"cpu": "2", "memory": "4Gi", "pods": "110"}, "allocatable": {"cpu": "2", "memory": "4Gi", "pods": "110"},
 "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": %q}]}}`, &addresses, n.name, now))
 	return err

@@ -58,9 +58,9 @@ func (f Flow) Try(ctx context.Context, patience time.Duration) error {
 	return Exchange(c, patience)
 }
 
-// Init sends an SCTP INIT and returns the content of the server's answer.
+// Init sends an SCTP INIT and returns the content of the server's answer. A nil namespace is that of this process.
 func (f Flow) Init(patience time.Duration) (answer []byte, err error) {
-	err = f.NS.Do(func() (err error) {
+	err = within(f.NS, func() (err error) {
 		answer, err = initSCTP(f.From, f.To, patience)
 		return err
 	})

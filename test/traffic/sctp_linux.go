@@ -24,10 +24,19 @@ const (
 	sctpChunk   = 20
 )
 
-// SCTP answers each INIT to the port with an INIT ACK that carries the answer.
+// within calls f in a namespace, which may be nil for that of this process.
+func within(ns *netns.NS, f func() error) error {
+	if ns == nil {
+		return f()
+	}
+	return ns.Do(f)
+}
+
+// SCTP answers each INIT to the port with an INIT ACK that carries the answer. A nil namespace is that of this
+// process.
 func (s *Servers) SCTP(ns *netns.NS, at netip.AddrPort, answer func(client netip.Addr) []byte) error {
 	var pc *net.IPConn
-	err := ns.Do(func() (err error) {
+	err := within(ns, func() (err error) {
 		pc, err = listenSCTP(at.Addr())
 		return err
 	})
