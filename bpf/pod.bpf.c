@@ -53,10 +53,12 @@ static __always_inline enum outcome evaluate_early(struct __sk_buff *skb, struct
 	if (verdict == DENY) {
 		if (observed(l->slot.table))
 			return ACT_PASS; /* evaluate_new_role reports the flow, if it is new */
-		if (event_limited(&l->index, dir * 2 + DENY))
+		if (event_limited(&l->index, dir * 2 + DENY)) {
 			count(skb, dir * 2 + DENY);
-		else
+			count_verdict(l->index, dir * 2 + DENY);
+		} else {
 			drop(skb, l, p, dir * 2 + DENY);
+		}
 		return ACT_DENIED;
 	}
 	l->allowed = true;
@@ -83,6 +85,8 @@ static __always_inline enum outcome track(struct __sk_buff *skb, struct decision
 	bool side;
 	enum outcome act;
 
+	/* For foreign interfaces this is the second time. The table must be read after the
+	 * generation: the entries of an earlier table may be gone. */
 	if (!read_slot(l))
 		return DROP_NO_ENDPOINT;
 	if (p->kind == PACKET_OPENS) {

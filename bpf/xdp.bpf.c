@@ -109,6 +109,7 @@ static __always_inline int reject(struct xdp_md *ctx, const struct packet *p, __
 		c->packets++;
 		c->bytes += ctx->data_end - ctx->data;
 	}
+	count_verdict(index, id);
 	if (!event_limited(&index, id))
 		emit_event(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
 	return XDP_DROP;

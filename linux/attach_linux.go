@@ -11,6 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
 // AddEndpoint implements dataplane.Backend. It attaches the programs to the host end of the
@@ -51,11 +52,10 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 }
 
 func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
-	slot, err := b.layout.AddSlot(s.ID)
+	slot, err := b.addSlot(s.ID, b.layout.AddSlot)
 	if err != nil {
 		return err
 	}
-	b.turnPage()
 	b.step("write slot")
 	if err := b.path.WriteSlot(slot); err != nil {
 		return err
@@ -87,6 +87,21 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	}
 	b.step("configure pair")
 	return link.Configure(s, pair)
+}
+
+// addSlot assigns a slot to an endpoint, unless it has one. The verdicts that a new slot counts are
+// then those of this pod.
+func (b *Backend) addSlot(id model.EndpointID, add func(model.EndpointID) (policymap.SlotWrite, error)) (policymap.SlotWrite, error) {
+	_, had := b.layout.Slot(id)
+	slot, err := add(id)
+	if err != nil {
+		return slot, err
+	}
+	b.turnPage()
+	if !had {
+		err = b.path.ResetVerdictCounts(slot.Index)
+	}
+	return slot, err
 }
 
 // register writes the endpoint of an interface to the maps. queued is true if the pod has a

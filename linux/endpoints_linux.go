@@ -49,6 +49,9 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		if s, ok := b.specs[f.ID]; ok {
 			i.Problems = append(i.Problems, b.checkInterface(s, f)...)
 		}
+		if i.Verdicts, err = b.verdictsOf(f.ID); err != nil {
+			return nil, err
+		}
 		all = append(all, i)
 	}
 	for id := range b.specs {
@@ -57,6 +60,22 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		}
 	}
 	return all, nil
+}
+
+// verdictsOf returns the verdicts on new flows of an endpoint, nil without a slot.
+func (b *Backend) verdictsOf(id model.EndpointID) (*[2][2]uint64, error) {
+	if b.layout == nil {
+		return nil, nil // not read yet
+	}
+	slot, ok := b.layout.Slot(id)
+	if !ok {
+		return nil, nil
+	}
+	counted, err := b.path.VerdictCounts(slot)
+	if err != nil {
+		return nil, err
+	}
+	return &counted, nil
 }
 
 // checkInterface describes how an interface differs from its spec.

@@ -125,11 +125,10 @@ func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd
 	if spec.Observed {
 		add = b.layout.AddObservedSlot
 	}
-	slot, err := add(spec.ID)
+	slot, err := b.addSlot(spec.ID, add)
 	if err != nil {
 		return err
 	}
-	b.turnPage()
 	b.step("write slot")
 	if err := b.path.WriteSlot(slot); err != nil {
 		return err

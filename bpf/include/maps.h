@@ -279,6 +279,16 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
+/* Verdicts on new flows by slot. The sum over all slots is what counters has. The programs write
+ * it; the agent sets the entry of a slot to zero before it gives the slot to a pod. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SLOTS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct verdict_count);
+} verdict_counts SEC(".maps");
+
 /* Returns the attachment of an interface, or NULL. */
 static __always_inline const struct endpoint *find_endpoint(__u32 ifindex)
 {
@@ -304,4 +314,15 @@ static __always_inline void count_bytes(__u32 bytes, __u32 id)
 static __always_inline void count(struct __sk_buff *skb, __u32 id)
 {
 	count_bytes(skb->len, id);
+}
+
+/* Counts a verdict on a new flow for the pod of a slot. The empty asm keeps the compiler from
+ * removing the mask: the verifier of Linux 6.1 needs it to see that the index is in bounds. */
+static __always_inline void count_verdict(__u32 slot, __u32 id)
+{
+	struct verdict_count *c = bpf_map_lookup_elem(&verdict_counts, &slot);
+
+	asm volatile("" : "+r"(id));
+	if (c)
+		c->flows[id & 3]++;
 }

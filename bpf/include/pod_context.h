@@ -55,6 +55,8 @@ static __always_inline void count_and_report(struct __sk_buff *skb, const struct
 	struct end client;
 
 	count(skb, id);
+	if (id < DROP_NO_ENDPOINT)
+		count_verdict(l->index, id);
 	if (!l->masqueraded) {
 		emit_event(&p->flow, l->index, &l->slot, EVENT(id, flags, p->icmp), NULL);
 		return;

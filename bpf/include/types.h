@@ -59,6 +59,11 @@ struct counter {
 	__u64 bytes;
 };
 
+/* The verdicts on new flows of a pod, by the first four counter_ids. */
+struct verdict_count {
+	__u64 flows[4];
+};
+
 /* The table that an endpoint uses. The agent writes it as one 64-bit word, so a packet sees
  * either the old pair or the new pair. An epoch is never reused, for any endpoint. */
 struct slot {

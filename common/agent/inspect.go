@@ -106,6 +106,9 @@ type EndpointStatus struct {
 	Observed bool
 	// Bandwidth is zero if the interface has no limits.
 	Bandwidth model.Bandwidth
+	// Verdicts counts the decisions on new flows since the attachment, by Direction and Verdict; nil if not
+	// counted by pod.
+	Verdicts *[2][2]uint64
 }
 
 // Endpoints describes the endpoints in order of creation, then the attachments without a record. It reads
@@ -169,7 +172,7 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	case !ok:
 		d.Problems, d.Unenforced = append(d.Problems, "is not attached"), true
 	default:
-		d.Problems, d.Unenforced = append(d.Problems, i.Problems...), i.Unenforced
+		d.Problems, d.Unenforced, d.Verdicts = append(d.Problems, i.Problems...), i.Unenforced, i.Verdicts
 	}
 	if l.snapshot == nil {
 		return d
@@ -213,7 +216,7 @@ func (l *loop) dump(b *inspect.Bundle) {
 	note := func(format string, args ...any) { b.About.Notes = append(b.About.Notes, fmt.Sprintf(format, args...)) }
 	for _, e := range l.list() {
 		b.Endpoints = append(b.Endpoints, inspect.Endpoint{ID: e.ID, Pod: e.Pod, Addresses: e.Addresses, HostInterface: e.HostIfName, Table: e.Table,
-			Policies: e.Policies, Problems: e.Problems, Unenforced: e.Unenforced})
+			Policies: e.Policies, Problems: e.Problems, Unenforced: e.Unenforced, Verdicts: e.Verdicts})
 	}
 	b.About.Pending = !l.enforced.at.IsZero() || l.agent.latest.Load() != l.snapshot
 	if l.snapshot == nil {

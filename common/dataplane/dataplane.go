@@ -185,6 +185,9 @@ type Installed struct {
 	Problems []string
 	// Unenforced is true if packets of the pod may pass without a decision, or cannot pass at all.
 	Unenforced bool
+	// Verdicts counts the decisions on new flows of the pod since its attachment, by Direction and Verdict;
+	// nil if the data path does not count them by pod.
+	Verdicts *[2][2]uint64
 }
 
 // Counters are totals of decisions on new flows.

@@ -101,6 +101,9 @@ type Endpoint struct {
 	Policies   []model.Origin
 	Problems   []string
 	Unenforced bool
+	// Verdicts counts the decisions on new flows since the attachment, by Direction and Verdict; nil if not
+	// counted by pod.
+	Verdicts *[2][2]uint64 `json:",omitempty"`
 }
 
 // Drift is a difference between installed and intended state.

@@ -226,6 +226,11 @@ type EgressTunnelNode struct {
 	Id uint64
 }
 
+type EgressVerdictCount struct {
+	_     structs.HostLayout
+	Flows [4]uint64
+}
+
 type EgressVerdictKey struct {
 	_     structs.HostLayout
 	Table uint32
@@ -275,6 +280,7 @@ const (
 	EgressMapTunnelNodes     = "tunnel_nodes"
 	EgressMapTunnelSources4  = "tunnel_sources4"
 	EgressMapTunnelSources6  = "tunnel_sources6"
+	EgressMapVerdictCounts   = "verdict_counts"
 	EgressMapVerdicts        = "verdicts"
 	EgressProgForwardFilter  = "forward_filter"
 	EgressProgHook           = "hook"
@@ -384,6 +390,7 @@ type EgressMapSpecs struct {
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.MapSpec `ebpf:"tunnel_sources6"`
+	VerdictCounts  *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
@@ -463,6 +470,7 @@ type EgressMaps struct {
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.Map `ebpf:"tunnel_sources6"`
+	VerdictCounts  *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
 }
 
@@ -502,6 +510,7 @@ func (m *EgressMaps) Close() error {
 		m.TunnelNodes,
 		m.TunnelSources4,
 		m.TunnelSources6,
+		m.VerdictCounts,
 		m.Verdicts,
 	)
 }

@@ -50,6 +50,7 @@ const (
 	EgressForeignMapTunnelNodes     = "tunnel_nodes"
 	EgressForeignMapTunnelSources4  = "tunnel_sources4"
 	EgressForeignMapTunnelSources6  = "tunnel_sources6"
+	EgressForeignMapVerdictCounts   = "verdict_counts"
 	EgressForeignMapVerdicts        = "verdicts"
 	EgressForeignProgForwardFilter  = "forward_filter"
 	EgressForeignProgHook           = "hook"
@@ -159,6 +160,7 @@ type EgressForeignMapSpecs struct {
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.MapSpec `ebpf:"tunnel_sources6"`
+	VerdictCounts  *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
@@ -238,6 +240,7 @@ type EgressForeignMaps struct {
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.Map `ebpf:"tunnel_sources6"`
+	VerdictCounts  *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
 }
 
@@ -277,6 +280,7 @@ func (m *EgressForeignMaps) Close() error {
 		m.TunnelNodes,
 		m.TunnelSources4,
 		m.TunnelSources6,
+		m.VerdictCounts,
 		m.Verdicts,
 	)
 }

@@ -411,6 +411,11 @@ type PodTableNumber struct {
 	Table uint32
 }
 
+type PodVerdictCount struct {
+	_     structs.HostLayout
+	Flows [4]uint64
+}
+
 type PodVerdictKey struct {
 	_     structs.HostLayout
 	Table uint32
@@ -458,6 +463,7 @@ const (
 	PodMapRows            = "rows"
 	PodMapSlots           = "slots"
 	PodMapTables          = "tables"
+	PodMapVerdictCounts   = "verdict_counts"
 	PodMapVerdicts        = "verdicts"
 	PodProgAdoptFlow      = "adopt_flow"
 	PodProgFromNode       = "from_node"
@@ -567,6 +573,7 @@ type PodMapSpecs struct {
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	VerdictCounts *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
@@ -646,6 +653,7 @@ type PodMaps struct {
 	Rows          *ebpf.Map `ebpf:"rows"`
 	Slots         *ebpf.Map `ebpf:"slots"`
 	Tables        *ebpf.Map `ebpf:"tables"`
+	VerdictCounts *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 }
 
@@ -683,6 +691,7 @@ func (m *PodMaps) Close() error {
 		m.Rows,
 		m.Slots,
 		m.Tables,
+		m.VerdictCounts,
 		m.Verdicts,
 	)
 }

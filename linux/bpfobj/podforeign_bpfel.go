@@ -48,6 +48,7 @@ const (
 	PodForeignMapRows            = "rows"
 	PodForeignMapSlots           = "slots"
 	PodForeignMapTables          = "tables"
+	PodForeignMapVerdictCounts   = "verdict_counts"
 	PodForeignMapVerdicts        = "verdicts"
 	PodForeignProgAdoptFlow      = "adopt_flow"
 	PodForeignProgFromNode       = "from_node"
@@ -157,6 +158,7 @@ type PodForeignMapSpecs struct {
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	VerdictCounts *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
@@ -236,6 +238,7 @@ type PodForeignMaps struct {
 	Rows          *ebpf.Map `ebpf:"rows"`
 	Slots         *ebpf.Map `ebpf:"slots"`
 	Tables        *ebpf.Map `ebpf:"tables"`
+	VerdictCounts *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 }
 
@@ -273,6 +276,7 @@ func (m *PodForeignMaps) Close() error {
 		m.Rows,
 		m.Slots,
 		m.Tables,
+		m.VerdictCounts,
 		m.Verdicts,
 	)
 }

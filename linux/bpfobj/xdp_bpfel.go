@@ -203,6 +203,11 @@ type XdpTableNumber struct {
 	Table uint32
 }
 
+type XdpVerdictCount struct {
+	_     structs.HostLayout
+	Flows [4]uint64
+}
+
 type XdpVerdictKey struct {
 	_     structs.HostLayout
 	Table uint32
@@ -253,6 +258,7 @@ const (
 	XdpMapRows           = "rows"
 	XdpMapSlots          = "slots"
 	XdpMapTables         = "tables"
+	XdpMapVerdictCounts  = "verdict_counts"
 	XdpMapVerdicts       = "verdicts"
 	XdpMapXdpCounters    = "xdp_counters"
 	XdpProgUplink        = "uplink"
@@ -346,6 +352,7 @@ type XdpMapSpecs struct {
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
+	VerdictCounts  *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpCounters    *ebpf.MapSpec `ebpf:"xdp_counters"`
 }
@@ -415,6 +422,7 @@ type XdpMaps struct {
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Slots          *ebpf.Map `ebpf:"slots"`
 	Tables         *ebpf.Map `ebpf:"tables"`
+	VerdictCounts  *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
 	XdpCounters    *ebpf.Map `ebpf:"xdp_counters"`
 }
@@ -456,6 +464,7 @@ func (m *XdpMaps) Close() error {
 		m.Rows,
 		m.Slots,
 		m.Tables,
+		m.VerdictCounts,
 		m.Verdicts,
 		m.XdpCounters,
 	)

@@ -164,7 +164,7 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 		"prefixes4": m.Prefixes4, "prefixes6": m.Prefixes6, "ports": m.Ports,
 		"verdicts": m.Verdicts, "rows": m.Rows, "tables": m.Tables, "conns4": m.Conns4, "conns6": m.Conns6,
 		"ledger4": m.Ledger4, "ledger6": m.Ledger6, "ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
-		"datagrams": m.Datagrams, "counters": m.Counters, "post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
+		"datagrams": m.Datagrams, "counters": m.Counters, "verdict_counts": m.VerdictCounts, "post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
 		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses, "error_budgets": m.ErrorBudgets,
 	}
 }

@@ -223,6 +223,33 @@ func (d *DataPath) WriteSlot(s policymap.SlotWrite) error {
 	return nil
 }
 
+// VerdictCounts returns the verdicts on new flows of the pod in a slot, by direction and verdict,
+// summed over all CPUs.
+func (d *DataPath) VerdictCounts(slot uint32) (flows [2][2]uint64, err error) {
+	var cpus []bpfobj.PodVerdictCount
+	if err := d.objects.VerdictCounts.Lookup(slot, &cpus); err != nil {
+		return flows, fmt.Errorf("read the verdicts of slot %d: %w", slot, err)
+	}
+	for _, c := range cpus {
+		for id, n := range c.Flows {
+			flows[id/2][id%2] += n
+		}
+	}
+	return flows, nil
+}
+
+// ResetVerdictCounts sets the counts of a slot to zero. Call it before another pod gets the slot.
+func (d *DataPath) ResetVerdictCounts(slot uint32) error {
+	n, err := ebpf.PossibleCPU()
+	if err == nil {
+		err = d.objects.VerdictCounts.Put(slot, make([]bpfobj.PodVerdictCount, n))
+	}
+	if err != nil {
+		return fmt.Errorf("reset the verdicts of slot %d: %w", slot, err)
+	}
+	return nil
+}
+
 // Counters returns the number of packets by counter, summed over all CPUs.
 func (d *DataPath) Counters() ([bpfobj.Counters]uint64, error) {
 	var totals [bpfobj.Counters]uint64

@@ -65,6 +65,10 @@ func TestRandomFramesUnderDeny(t *testing.T) {
 	for id := range after {
 		counted += after[id] - before[id]
 	}
+	verdicts := [2][2]uint64{{after[0] - before[0], after[1] - before[1]}, {after[2] - before[2], after[3] - before[3]}}
+	if of := b.counted(b.slot.Index); of != verdicts {
+		t.Errorf("%v verdicts were counted for the pod, %v in all", of, verdicts)
+	}
 	t.Logf("frames=%d refused=%d passed=%d dropped=%d", count, refused, passed, dropped)
 	if counted != dropped {
 		t.Errorf("%d frames were dropped, %d were counted", dropped, counted)

@@ -11,8 +11,8 @@ func (d *DataPath) Shared() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"locals4": o.Locals4, "locals6": o.Locals6, "slots": o.Slots, "generation": o.Generation, "peers4": o.Peers4, "peers6": o.Peers6,
 		"prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6, "ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows,
-		"counters": o.PodMaps.Counters,
-		"events":   o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses,
+		"counters": o.PodMaps.Counters, "verdict_counts": o.VerdictCounts,
+		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses,
 	}
 }
 

@@ -233,6 +233,6 @@ func (d *DataPath) all() map[string]*ebpf.Map {
 		"ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows, "tables": o.Tables, "conns4": o.Conns4, "conns6": o.Conns6,
 		"ledger4": o.Ledger4, "ledger6": o.Ledger6, "ledger_hands": o.LedgerHands, "flow_shares": o.FlowShares, "datagrams": o.Datagrams,
 		"owners4": o.Owners4, "owners6": o.Owners6, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
-		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses,
+		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses, "verdict_counts": o.VerdictCounts,
 	}
 }

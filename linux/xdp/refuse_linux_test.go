@@ -97,7 +97,17 @@ func (r *refusal) expect(what string, frame []byte, pass bool) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	counted, err := r.pods.VerdictCounts(0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	expect(r.t, r.filter, what, frame, pass, nothing)
+	if !pass {
+		counted[model.Ingress][model.Deny]++
+	}
+	if now, _ := r.pods.VerdictCounts(0); now != counted {
+		r.t.Errorf("%s: the pod has the verdicts %v, want %v", what, now, counted)
+	}
 	after, _ := r.pods.Counters()
 	for id := range after {
 		want := before[id]

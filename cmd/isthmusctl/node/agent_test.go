@@ -118,6 +118,7 @@ func (n *node) fill() {
 	c.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
 	c.Facts = []string{"fabric routes: 3 of 3 in force, forwarding on"}
 	n.fake.SetCounters(c)
+	n.fake.SetVerdicts(map[model.EndpointID][2][2]uint64{"c0:eth0": {{5, 6}, {7, 8}}})
 	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
 }
 

@@ -81,5 +81,9 @@ func endpointMessage(e agent.EndpointStatus) *isthmusv1.Endpoint {
 		m.Bandwidth = &isthmusv1.Bandwidth{IngressRate: b.Ingress.Rate, IngressBurst: b.Ingress.Burst,
 			EgressRate: b.Egress.Rate, EgressBurst: b.Egress.Burst}
 	}
+	if v := e.Verdicts; v != nil {
+		m.Verdicts = &isthmusv1.Verdicts{IngressAllowed: v[model.Ingress][model.Allow], IngressDenied: v[model.Ingress][model.Deny],
+			EgressAllowed: v[model.Egress][model.Allow], EgressDenied: v[model.Egress][model.Deny]}
+	}
 	return m
 }

@@ -198,6 +198,9 @@ func (f *Fake) Endpoints(ctx context.Context) ([]dataplane.Installed, error) {
 		for _, part := range e.missing() {
 			i.Problems = append(i.Problems, part+" is missing")
 		}
+		if v, counted := f.verdicts[id]; counted {
+			i.Verdicts = &v
+		}
 		all = append(all, i)
 	}
 	slices.SortFunc(all, func(a, b dataplane.Installed) int { return cmp.Compare(a.ID, b.ID) })

@@ -43,6 +43,7 @@ type Fake struct {
 	faces    []dataplane.Interface
 	inForce  *model.State
 	counters dataplane.Counters
+	verdicts map[model.EndpointID][2][2]uint64
 	sockets  []model.HostPort
 	log      []string
 	applied  int
@@ -108,6 +109,13 @@ func (f *Fake) SetCounters(c dataplane.Counters) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counters = c
+}
+
+// SetVerdicts sets the verdicts of all endpoints that are counted by endpoint.
+func (f *Fake) SetVerdicts(v map[model.EndpointID][2][2]uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.verdicts = v
 }
 
 // SetSockets sets what Listening returns.

@@ -759,7 +759,9 @@ type Endpoint struct {
 	// Packets of the pod may pass without a decision of policy, or cannot pass at all.
 	Unenforced bool `protobuf:"varint,10,opt,name=unenforced,proto3" json:"unenforced,omitempty"`
 	// Packets of the pod pass; events report what policy would drop.
-	Observed      bool `protobuf:"varint,11,opt,name=observed,proto3" json:"observed,omitempty"`
+	Observed bool `protobuf:"varint,11,opt,name=observed,proto3" json:"observed,omitempty"`
+	// Missing if the data path does not count by pod, as on Windows.
+	Verdicts      *Verdicts `protobuf:"bytes,12,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -871,6 +873,83 @@ func (x *Endpoint) GetObserved() bool {
 	return false
 }
 
+func (x *Endpoint) GetVerdicts() *Verdicts {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+// Decisions on new flows of a pod since its attachment. A denied packet that
+// is sent again counts again.
+type Verdicts struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	IngressAllowed uint64                 `protobuf:"varint,1,opt,name=ingress_allowed,json=ingressAllowed,proto3" json:"ingress_allowed,omitempty"`
+	IngressDenied  uint64                 `protobuf:"varint,2,opt,name=ingress_denied,json=ingressDenied,proto3" json:"ingress_denied,omitempty"`
+	EgressAllowed  uint64                 `protobuf:"varint,3,opt,name=egress_allowed,json=egressAllowed,proto3" json:"egress_allowed,omitempty"`
+	EgressDenied   uint64                 `protobuf:"varint,4,opt,name=egress_denied,json=egressDenied,proto3" json:"egress_denied,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Verdicts) Reset() {
+	*x = Verdicts{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verdicts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verdicts) ProtoMessage() {}
+
+func (x *Verdicts) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
+func (*Verdicts) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Verdicts) GetIngressAllowed() uint64 {
+	if x != nil {
+		return x.IngressAllowed
+	}
+	return 0
+}
+
+func (x *Verdicts) GetIngressDenied() uint64 {
+	if x != nil {
+		return x.IngressDenied
+	}
+	return 0
+}
+
+func (x *Verdicts) GetEgressAllowed() uint64 {
+	if x != nil {
+		return x.EgressAllowed
+	}
+	return 0
+}
+
+func (x *Verdicts) GetEgressDenied() uint64 {
+	if x != nil {
+		return x.EgressDenied
+	}
+	return 0
+}
+
 type DumpRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leave out what only people read: events and metrics.
@@ -881,7 +960,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +972,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +985,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DumpRequest) GetBrief() bool {
@@ -926,7 +1005,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1017,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1030,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -978,7 +1057,7 @@ type WatchFlowsRequest struct {
 
 func (x *WatchFlowsRequest) Reset() {
 	*x = WatchFlowsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1069,7 @@ func (x *WatchFlowsRequest) String() string {
 func (*WatchFlowsRequest) ProtoMessage() {}
 
 func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1082,7 @@ func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchFlowsRequest) GetLast() uint32 {
@@ -1052,7 +1131,7 @@ type WatchFlowsResponse struct {
 
 func (x *WatchFlowsResponse) Reset() {
 	*x = WatchFlowsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1143,7 @@ func (x *WatchFlowsResponse) String() string {
 func (*WatchFlowsResponse) ProtoMessage() {}
 
 func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1156,7 @@ func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{14}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
@@ -1148,7 +1227,7 @@ type FlowEvent struct {
 
 func (x *FlowEvent) Reset() {
 	*x = FlowEvent{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1239,7 @@ func (x *FlowEvent) String() string {
 func (*FlowEvent) ProtoMessage() {}
 
 func (x *FlowEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1252,7 @@ func (x *FlowEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
 func (*FlowEvent) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{15}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FlowEvent) GetUnixNano() int64 {
@@ -1418,7 +1497,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"\x16\n" +
 	"\x14ListEndpointsRequest\"K\n" +
 	"\x15ListEndpointsResponse\x122\n" +
-	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\x81\x03\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\xb3\x03\n" +
 	"\bEndpoint\x126\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
@@ -1436,7 +1515,13 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"unenforced\x18\n" +
 	" \x01(\bR\n" +
 	"unenforced\x12\x1a\n" +
-	"\bobserved\x18\v \x01(\bR\bobserved\"#\n" +
+	"\bobserved\x18\v \x01(\bR\bobserved\x120\n" +
+	"\bverdicts\x18\f \x01(\v2\x14.isthmus.v1.VerdictsR\bverdicts\"\xa6\x01\n" +
+	"\bVerdicts\x12'\n" +
+	"\x0fingress_allowed\x18\x01 \x01(\x04R\x0eingressAllowed\x12%\n" +
+	"\x0eingress_denied\x18\x02 \x01(\x04R\ringressDenied\x12%\n" +
+	"\x0eegress_allowed\x18\x03 \x01(\x04R\regressAllowed\x12#\n" +
+	"\regress_denied\x18\x04 \x01(\x04R\fegressDenied\"#\n" +
 	"\vDumpRequest\x12\x14\n" +
 	"\x05brief\x18\x01 \x01(\bR\x05brief\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +
@@ -1502,7 +1587,7 @@ func file_isthmus_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_isthmus_v1_inspect_proto_rawDescData
 }
 
-var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_isthmus_v1_inspect_proto_goTypes = []any{
 	(*LogLevelRequest)(nil),       // 0: isthmus.v1.LogLevelRequest
 	(*LogLevelResponse)(nil),      // 1: isthmus.v1.LogLevelResponse
@@ -1515,11 +1600,12 @@ var file_isthmus_v1_inspect_proto_goTypes = []any{
 	(*ListEndpointsRequest)(nil),  // 8: isthmus.v1.ListEndpointsRequest
 	(*ListEndpointsResponse)(nil), // 9: isthmus.v1.ListEndpointsResponse
 	(*Endpoint)(nil),              // 10: isthmus.v1.Endpoint
-	(*DumpRequest)(nil),           // 11: isthmus.v1.DumpRequest
-	(*DumpResponse)(nil),          // 12: isthmus.v1.DumpResponse
-	(*WatchFlowsRequest)(nil),     // 13: isthmus.v1.WatchFlowsRequest
-	(*WatchFlowsResponse)(nil),    // 14: isthmus.v1.WatchFlowsResponse
-	(*FlowEvent)(nil),             // 15: isthmus.v1.FlowEvent
+	(*Verdicts)(nil),              // 11: isthmus.v1.Verdicts
+	(*DumpRequest)(nil),           // 12: isthmus.v1.DumpRequest
+	(*DumpResponse)(nil),          // 13: isthmus.v1.DumpResponse
+	(*WatchFlowsRequest)(nil),     // 14: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 15: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 16: isthmus.v1.FlowEvent
 }
 var file_isthmus_v1_inspect_proto_depIdxs = []int32{
 	7,  // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
@@ -1527,22 +1613,23 @@ var file_isthmus_v1_inspect_proto_depIdxs = []int32{
 	10, // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
 	2,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
 	3,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	15, // 5: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	4,  // 6: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	8,  // 7: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	13, // 8: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	11, // 9: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
-	0,  // 10: isthmus.v1.Control.LogLevel:input_type -> isthmus.v1.LogLevelRequest
-	5,  // 11: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	9,  // 12: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	14, // 13: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	12, // 14: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
-	1,  // 15: isthmus.v1.Control.LogLevel:output_type -> isthmus.v1.LogLevelResponse
-	11, // [11:16] is the sub-list for method output_type
-	6,  // [6:11] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	11, // 5: isthmus.v1.Endpoint.verdicts:type_name -> isthmus.v1.Verdicts
+	16, // 6: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	4,  // 7: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	8,  // 8: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	14, // 9: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	12, // 10: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
+	0,  // 11: isthmus.v1.Control.LogLevel:input_type -> isthmus.v1.LogLevelRequest
+	5,  // 12: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	9,  // 13: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	15, // 14: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	13, // 15: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
+	1,  // 16: isthmus.v1.Control.LogLevel:output_type -> isthmus.v1.LogLevelResponse
+	12, // [12:17] is the sub-list for method output_type
+	7,  // [7:12] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_isthmus_v1_inspect_proto_init() }
@@ -1556,7 +1643,7 @@ func file_isthmus_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_v1_inspect_proto_rawDesc), len(file_isthmus_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
