@@ -25,7 +25,7 @@ func (e env) endpointsCommand() *cobra.Command {
 
 With -o wide, INGRESS and EGRESS count the decisions of policy on new flows since the pod was attached. The numbers are exact
 on Linux: they do not depend on flow events. A denied packet that is sent again counts again. Windows does not count by pod.`,
-		Args:  cli.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := s.check(); err != nil {
 				return err
