@@ -25,6 +25,9 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	if b.cfg.PolicyOnly {
 		return b.addForeign(spec)
 	}
+	if spec.Migrated {
+		return b.addMigrated(spec)
+	}
 	b.pods[spec.ID] = spec.Pod
 	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
 	b.step("create pair")
@@ -71,7 +74,9 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 		}
 	}
 	b.step("register endpoint")
-	queued := s.Bandwidth != (model.Bandwidth{})
+	// A migrated pod stays in the host stack, so that the migration can be reversed: the programs of mode
+	// policy know no other path.
+	queued := s.Bandwidth != (model.Bandwidth{}) || s.Taken != nil
 	if b.underOlder(pair.Index) {
 		b.upgrade.waiting[pair.Index], b.upgrade.queued[pair.Index] = e, queued
 	} else if err := b.register(pair.Index, e, queued); err != nil {
@@ -104,8 +109,8 @@ func (b *Backend) addSlot(id model.EndpointID, add func(model.EndpointID) (polic
 	return slot, err
 }
 
-// register writes the endpoint of an interface to the maps. queued is true if the pod has a
-// bandwidth limit, so its packets must pass the qdiscs.
+// register writes the endpoint of an interface to the maps. queued is true if its packets must pass
+// the host stack.
 func (b *Backend) register(index int, e bpfobj.PodEndpoint, queued bool) error {
 	if queued {
 		return b.path.PutQueuedEndpoint(index, e)

@@ -104,7 +104,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
 	b.egress = kubeproxy.New(b.path, cfg.EgressByRule, b.host())
-	err = b.egress.Attach()
+	if err = b.expectReturns(); err == nil {
+		err = b.egress.Attach()
+	}
 	if err == nil {
 		err = b.path.AdoptLinks()
 	}
@@ -247,6 +249,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 	b.damaged = nil // Apply has written everything
 	b.upgrade.failed = b.takeOver()
 	unsupported, err := b.components.Apply(ctx, s, b.features)
+	b.ends.applied = err == nil
 	return unsupported, errors.Join(b.upgrade.failed, b.followUplink(), err)
 }
 
@@ -263,7 +266,7 @@ func (b *Backend) followUplink() error {
 	b.log.Info("the addresses of the node changed", "were", b.sources, "are", now)
 	for id, s := range b.specs {
 		s.Sources = now
-		pair, err := link.FindPair(id)
+		pair, err := link.FindPair(s)
 		if err == nil {
 			err = link.ConfigureHost(s, pair)
 		}

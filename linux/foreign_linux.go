@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/foreign"
 	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // In policy mode another CNI plugin makes the interfaces of pods. The Backend attaches programs to
@@ -23,6 +24,8 @@ import (
 type ends struct {
 	*foreign.Registry // nil in full mode
 	due               time.Time
+	// applied is true once a State was applied.
+	applied bool
 	// closed are the indexes of interfaces without an endpoint, by name. Their programs drop
 	// every packet until the other CNI plugin removes the interface.
 	closed map[string]int
@@ -51,6 +54,31 @@ func (b *Backend) openForeign() (err error) {
 		}
 	}
 	return nil
+}
+
+// expectReturns writes the bridges of pods that return to one after mode full. Its programs must find these
+// instead of the routes to other nodes.
+func (b *Backend) expectReturns() error {
+	if !b.cfg.PolicyOnly {
+		return nil
+	}
+	registry, err := foreign.Read(b.cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	ways := make(map[netip.Prefix]loader.NodeRoute)
+	for _, end := range registry.All() {
+		for _, ip := range end.Addresses {
+			if end.Return == foreign.ReturnAsked {
+				ways[netip.PrefixFrom(ip, ip.BitLen())] = loader.NodeRoute{Index: end.Bridge}
+			}
+		}
+	}
+	if len(ways) == 0 {
+		return nil
+	}
+	b.step("expect pods on their bridge")
+	return b.path.SetNodeRoutes(ways)
 }
 
 // list returns the host ends of all endpoints.
@@ -89,6 +117,9 @@ func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment,
 		if id != spec.ID && other.Index == end.Index && other.PeerIndex == end.PeerIndex {
 			return dataplane.Attachment{}, fmt.Errorf("interface %s belongs to endpoint %s: %w", end.Name, id, dataplane.ErrInterfaceKind)
 		}
+	}
+	if was, ok := b.ends.Get(spec.ID); ok {
+		end = end.Returning(was)
 	}
 	_, known := b.specs[spec.ID]
 	b.pods[spec.ID] = spec.Pod
@@ -273,6 +304,10 @@ func (b *Backend) followForeign(ctx context.Context) error {
 	for id, s := range b.specs {
 		f, ok := seen[id]
 		was, _ := b.ends.Get(id)
+		if next := b.returned(was, f); ok && next != was.Return {
+			was.Return = next
+			errs = append(errs, b.ends.Put(id, was))
+		}
 		if ok && (f.Problem != "" || f.Bridge == was.Bridge && f.HostMAC.String() == was.HostMAC.String()) {
 			continue
 		}
@@ -285,6 +320,18 @@ func (b *Backend) followForeign(ctx context.Context) error {
 		errs = append(errs, b.components.Sync(ctx, time.Now()))
 	}
 	return errors.Join(append(errs, b.sweepClosed())...)
+}
+
+// returned is the next stage of an interface on its way back to a bridge. The programs accept its packets from
+// the bridge once a State was applied.
+func (b *Backend) returned(was foreign.HostEnd, now foreign.Found) foreign.Return {
+	switch {
+	case now.Return == "":
+		return "" // it is a port of the bridge
+	case b.ends.applied:
+		return foreign.ReturnReady
+	}
+	return was.Return
 }
 
 // checkForeign describes the problems of the interface of an endpoint.

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/fastpath"
 	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
 // newBackend returns the opener of the eBPF data path.
@@ -28,6 +29,9 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg.Events = flowEvents(&o.flows)
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
 	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+		if err := refuseMigration(o); err != nil {
+			return nil, err
+		}
 		if o.besides() && o.otherEngine == engineRefuse {
 			if err := refuseEngines(); err != nil {
 				return nil, err
@@ -41,6 +45,24 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		cfg.HostPortsFromNode = hostport.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
 	}}
+}
+
+// refuseMigration returns an error while isthmusctl migrate changes the pods of this node, unless it waits for an
+// agent of this mode.
+func refuseMigration(o *options) error {
+	p, err := takeover.Load(o.stateDir)
+	if err != nil || p == nil {
+		return err
+	}
+	switch {
+	case p.Complete() && o.mode == modeFull, p.Returning() && o.besides():
+		return nil
+	case p.Complete():
+		return fmt.Errorf("the pods of this node were migrated from %s: start the agent with --mode=full, or run isthmusctl migrate rollback", p.Plan.Network.From)
+	case p.Returning():
+		return errors.New("the pods of this node return to the bridge of another network: start the agent with --mode=policy")
+	}
+	return errors.New("the migration of this node is not complete: run isthmusctl migrate run to continue it, or isthmusctl migrate rollback")
 }
 
 // refuseEngines returns an error if another project enforces policy on this node.

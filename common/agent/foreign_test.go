@@ -129,3 +129,42 @@ func TestForeignRefusals(t *testing.T) {
 		}
 	})
 }
+
+// A migrated pod belongs to mode full: that agent keeps its address and removes it on DEL, and an agent of mode
+// policy does not start.
+func TestMigratedRecord(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 4}.snapshot())
+		ips := r.mustAdd(0)
+		r.end()
+		store, err := endpoint.Open(r.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records, _, err := store.Load()
+		if err != nil || len(records) != 1 {
+			t.Fatalf("records %+v, %v", records, err)
+		}
+		records[0].Kind = endpoint.Migrated
+		if err := store.Put(records[0]); err != nil {
+			t.Fatal(err)
+		}
+		r.change = func(c *agent.Config) { c.PolicyOnly = true }
+		r.start()
+		if err := <-r.ended; err == nil || !strings.Contains(err.Error(), "isthmusctl migrate") {
+			t.Errorf("an agent of mode policy: %v", err)
+		}
+		r.change = nil
+		r.start()
+		r.agent.Publish(cluster{pods: 4}.snapshot())
+		if other := r.mustAdd(1); slices.Contains(other, ips[0]) {
+			t.Errorf("another pod got %v, the addresses of the migrated one are %v", other, ips)
+		}
+		if !r.reachable(0) {
+			t.Error("the migrated pod is not reachable")
+		}
+		r.mustDel(0)
+		r.wantOnly(1)
+	})
+}

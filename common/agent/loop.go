@@ -97,8 +97,8 @@ func newLoop(a *Agent) (*loop, error) {
 	now := timeNow()
 	l.repairs.purgeAt(now)
 	for _, r := range records {
-		if r.Kind != l.kind() && r.State != endpoint.Released {
-			return nil, fmt.Errorf("pod %s was attached by an agent in another mode: drain the node before you change --mode, or keep the mode", r.Pod())
+		if r.Kind != l.kind() && r.State != endpoint.Released && (r.Kind != endpoint.Migrated || l.cfg.PolicyOnly) {
+			return nil, fmt.Errorf("pod %s was attached by an agent in another mode: drain the node before you change --mode, or keep the mode; isthmusctl migrate changes it for pods behind a bridge", r.Pod())
 		}
 		if r.ReleasedAt.After(now) { // the clock was set back
 			r.ReleasedAt = now

@@ -211,7 +211,7 @@ func (l *loop) observes(namespace string) bool {
 func (e *entry) spec() dataplane.EndpointSpec {
 	dns, _ := e.DNS.Usable()
 	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs,
-		HostPorts: e.HostPorts, Bandwidth: e.Bandwidth, DNS: dns}
+		HostPorts: e.HostPorts, Bandwidth: e.Bandwidth, DNS: dns, Migrated: e.Kind == endpoint.Migrated}
 }
 
 // adoptions are the pods that no ADD named.

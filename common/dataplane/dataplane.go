@@ -163,6 +163,8 @@ type EndpointSpec struct {
 	DNS model.DNS
 	// Observed: the packets of the pod pass before the first Apply names it, too. See model.EndpointState.
 	Observed bool
+	// Migrated: another CNI plugin made the interface, which has the form of this backend's by now. Linux only.
+	Migrated bool
 }
 
 // Attachment is what AddEndpoint created.

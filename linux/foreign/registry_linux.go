@@ -94,7 +94,7 @@ func decode(text []byte) (content, error) {
 		c.Held = make(map[string]string)
 	}
 	for id, e := range c.Ends {
-		if e.Index <= 0 || e.PeerIndex <= 0 || e.Bridge < 0 || e.Name == "" || len(e.Name) >= unix.IFNAMSIZ || strings.ContainsAny(e.Name, "/.") || len(e.PodMAC) != 6 || len(e.HostMAC) != 6 || len(e.Addresses) > 2 {
+		if e.Index <= 0 || e.PeerIndex <= 0 || e.Bridge < 0 || e.Name == "" || len(e.Name) >= unix.IFNAMSIZ || strings.ContainsAny(e.Name, "/.") || len(e.PodMAC) != 6 || len(e.HostMAC) != 6 || len(e.Addresses) > 2 || !e.Return.valid() {
 			return c, fmt.Errorf("the interface of endpoint %q is not valid", id)
 		}
 	}
@@ -160,7 +160,7 @@ func (r *Registry) write(ends map[model.EndpointID]HostEnd, held map[string]stri
 }
 
 func (e HostEnd) same(o HostEnd) bool {
-	return e.Name == o.Name && e.Index == o.Index && e.PeerIndex == o.PeerIndex && e.Bridge == o.Bridge &&
+	return e.Name == o.Name && e.Index == o.Index && e.PeerIndex == o.PeerIndex && e.Bridge == o.Bridge && e.Return == o.Return &&
 		slices.Equal(e.Addresses, o.Addresses) && slices.Equal(e.PodMAC, o.PodMAC) && slices.Equal(e.HostMAC, o.HostMAC)
 }
 
@@ -199,6 +199,7 @@ func (r *Registry) List() ([]Found, error) {
 		if f.HostEnd, err = describe(h, l); err != nil {
 			f.Problem = err.Error()
 		}
+		f.HostEnd = f.Returning(was)
 		f.PodMAC, f.Addresses = was.PodMAC, was.Addresses
 		if f.Name != was.Name {
 			f.Problem = fmt.Sprintf("interface %s was renamed to %s", was.Name, f.Name)

@@ -20,9 +20,9 @@ import (
 const RouteProtocol netlink.RouteProtocol = 73
 
 // Configure sets the addresses, routes and neighbours of both ends of a pair, and sets them up,
-// the pod's end last.
+// the pod's end last. It leaves the pod's end of a pair alone that another CNI plugin made.
 func Configure(s PairSpec, p Pair) error {
-	if err := ConfigureHost(s, p); err != nil {
+	if err := ConfigureHost(s, p); err != nil || s.Taken != nil {
 		return err
 	}
 	return configurePod(s, p)
@@ -30,7 +30,7 @@ func Configure(s PairSpec, p Pair) error {
 
 // ConfigureHost configures the host end.
 func ConfigureHost(s PairSpec, p Pair) error {
-	if err := WriteSysctls(hostSysctls(p.Name)); err != nil {
+	if err := WriteSysctls(HostSysctls(p.Name)); err != nil {
 		return err
 	}
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -201,7 +201,7 @@ func Check(s PairSpec, p Pair) (problems []string) {
 	if host.Attrs().Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Sprintf("interface %s is down", p.Name))
 	}
-	problems = append(problems, CheckSysctls(hostSysctls(p.Name))...)
+	problems = append(problems, CheckSysctls(HostSysctls(p.Name))...)
 	for _, ip := range s.IPs {
 		routes, err := netlink.RouteGetWithOptions(ip.AsSlice(), &netlink.RouteGetOptions{})
 		if err != nil || len(routes) != 1 || routes[0].LinkIndex != host.Attrs().Index {
@@ -241,6 +241,9 @@ func checkPod(s PairSpec, hostMAC net.HardwareAddr) (problems []string) {
 		if !found {
 			problems = append(problems, fmt.Sprintf("address %s of %s in %s is missing", ip, s.IfName, s.NetNS))
 		}
+	}
+	if s.Taken != nil {
+		return problems // the pod has the routes of the other plugin
 	}
 	return append(problems, checkPodRoutes(h, l, s, hostMAC)...)
 }

@@ -37,6 +37,9 @@ func HostName(id model.EndpointID) string {
 	return namePrefix + hex.EncodeToString(sum[:6])
 }
 
+// Alias returns the alias of the host end of an endpoint's pair.
+func Alias(id model.EndpointID) string { return aliasPrefix + string(id) }
+
 // mac derives a locally administered MAC from the endpoint's identity, so a recreated pair
 // keeps the MACs that its neighbours know.
 func mac(id model.EndpointID, end byte) net.HardwareAddr {
@@ -65,6 +68,8 @@ type PairSpec struct {
 	Bandwidth model.Bandwidth
 	// Sources are the node's own addresses, which it uses towards the pod.
 	Sources []netip.Addr
+	// Taken is the pair, if another CNI plugin made it; nil if CreatePair does. Only its host end is configured.
+	Taken *Pair
 }
 
 // CreatePair creates the pair, both ends down and without addresses, or returns the existing
@@ -117,7 +122,7 @@ func makePair(h *netlink.Handle, s PairSpec, ns netns.NsHandle, p Pair) (_ Pair,
 	if p.Index == 0 {
 		err = unix.ENODEV
 	} else {
-		err = h.LinkSetAlias(veth, aliasPrefix+string(s.ID))
+		err = h.LinkSetAlias(veth, Alias(s.ID))
 	}
 	if err != nil {
 		return Pair{}, true, errors.Join(fmt.Errorf("name veth pair %s: %w", p.Name, err), DeletePair(s.ID))
@@ -129,9 +134,12 @@ func pairOf(id model.EndpointID) Pair {
 	return Pair{Name: HostName(id), HostMAC: mac(id, 'h'), PodMAC: mac(id, 'p')}
 }
 
-// FindPair finds the host end of an endpoint's pair.
-func FindPair(id model.EndpointID) (Pair, error) {
-	p := pairOf(id)
+// FindPair finds the pair of a spec.
+func FindPair(s PairSpec) (Pair, error) {
+	if s.Taken != nil {
+		return *s.Taken, nil
+	}
+	p := pairOf(s.ID)
 	var err error
 	p.Index, err = Index(p.Name)
 	return p, err
@@ -168,7 +176,7 @@ func isWhole(s PairSpec, ns netns.NsHandle, host netlink.Link, p Pair) (bool, er
 	if err != nil {
 		return false, fmt.Errorf("find interface %s in %s: %w", s.IfName, s.NetNS, err)
 	}
-	return host.Attrs().Alias == aliasPrefix+string(s.ID) &&
+	return host.Attrs().Alias == Alias(s.ID) &&
 		peer.Attrs().ParentIndex == host.Attrs().Index && host.Attrs().ParentIndex == peer.Attrs().Index &&
 		peer.Attrs().HardwareAddr.String() == p.PodMAC.String(), nil
 }

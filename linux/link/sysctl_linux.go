@@ -64,9 +64,9 @@ func CheckSysctls(settings []Sysctl) (problems []string) {
 	return problems
 }
 
-// hostSysctls prepare the host end of a pair: it forwards, and accepts no configuration from
+// HostSysctls prepare the host end of a pair: it forwards, and accepts no configuration from
 // the pod. The programs check source addresses.
-func hostSysctls(name string) []Sysctl {
+func HostSysctls(name string) []Sysctl {
 	return []Sysctl{
 		{"ipv4/conf/" + name + "/forwarding", "1"},
 		{"ipv4/conf/" + name + "/rp_filter", "0"},

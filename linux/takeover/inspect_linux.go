@@ -56,9 +56,7 @@ func Inspect(network Network, records []endpoint.Record, from Sources) (*Node, e
 		return nil, err
 	}
 	for _, s := range settings(network.Bridge) {
-		if text, err := os.ReadFile("/proc/sys/net/" + s.Path); err == nil {
-			n.Sysctls[s.Path] = strings.TrimSpace(string(text))
-		}
+		readSysctl(n.Sysctls, s.Path)
 	}
 	if err := n.devices(h, from.StateDir); err != nil {
 		return nil, err
@@ -96,7 +94,10 @@ func (n *Node) devices(h *netlink.Handle, stateDir string) error {
 		if a.MasterIndex != n.Bridge.Index {
 			continue
 		}
-		port := Port{Name: a.Name, Index: a.Index, MAC: a.HardwareAddr.String(), MTU: a.MTU}
+		port := Port{Name: a.Name, Index: a.Index, MAC: a.HardwareAddr.String(), MTU: a.MTU, Sysctls: make(map[string]string)}
+		for _, s := range link.HostSysctls(a.Name) {
+			readSysctl(port.Sysctls, s.Path)
+		}
 		if info, err := h.LinkGetProtinfo(l); err == nil {
 			port.Hairpin = info.Hairpin
 		}
@@ -115,6 +116,13 @@ func (n *Node) devices(h *netlink.Handle, stateDir string) error {
 		n.Ports = append(n.Ports, port)
 	}
 	return nil
+}
+
+// readSysctl adds the value of a setting, if the kernel has it.
+func readSysctl(to map[string]string, path string) {
+	if text, err := os.ReadFile("/proc/sys/net/" + path); err == nil {
+		to[path] = strings.TrimSpace(string(text))
+	}
 }
 
 // kernel returns the version of the kernel.

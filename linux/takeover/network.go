@@ -32,6 +32,8 @@ type Network struct {
 	Bridge string `json:"bridge"`
 	// Conf is the path of its configuration; "" for kubenet, which has none.
 	Conf string `json:"conf,omitempty"`
+	// ConfDir is the directory of configurations, in which the agent of mode full adds its own.
+	ConfDir string `json:"confDir"`
 	// Leases is the directory of host-local's files.
 	Leases string `json:"leases"`
 	// Ranges are the node's subnets. Cluster are those of all nodes, if the network says so.

@@ -49,6 +49,8 @@ type Port struct {
 	MTU   int
 	// Hairpin is whether the bridge returns a pod's packets to it.
 	Hairpin bool
+	// Sysctls are the values of its settings that mode full changes, by their paths below net.
+	Sysctls map[string]string
 	// Problem says why the port cannot be that of a pod; "" if it can.
 	Problem string
 	// Endpoint is the endpoint whose policy the programs of the port enforce; "" without policy.
@@ -94,7 +96,9 @@ type Pod struct {
 	HostMAC string `json:"hostMac"`
 	MTU     int    `json:"mtu"`
 	Hairpin bool   `json:"hairpin,omitempty"`
-	NewName string `json:"newName"`
+	// Sysctls are the settings of the host end before.
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+	NewName string            `json:"newName"`
 	// PeerIndex, IfName, MAC and NetNS describe the pod's end, which keeps all of them.
 	PeerIndex int            `json:"peerIndex"`
 	IfName    string         `json:"ifName"`

@@ -16,8 +16,8 @@ import (
 // Name returns the name of an endpoint's host end in mode full.
 type Name func(model.EndpointID) string
 
-// liveRename is the first kernel that renames an interface which is up.
-var liveRename = [2]int{6, 2}
+// oldest is the first kernel with tcx hooks. An interface that is up can be renamed since 6.2.
+var oldest = [2]int{6, 6}
 
 // planner collects reasons while it makes a Plan.
 type planner struct {
@@ -49,8 +49,8 @@ func (p *planner) refuse(format string, args ...any) {
 
 func (p *planner) checkNode() {
 	n := p.node
-	if n.Kernel[0] < liveRename[0] || n.Kernel[0] == liveRename[0] && n.Kernel[1] < liveRename[1] {
-		p.refuse("kernel %d.%d cannot rename an interface in use: drain the node, or boot Linux %d.%d or later", n.Kernel[0], n.Kernel[1], liveRename[0], liveRename[1])
+	if n.Kernel[0] < oldest[0] || n.Kernel[0] == oldest[0] && n.Kernel[1] < oldest[1] {
+		p.refuse("kernel %d.%d has no tcx hooks, which take packets past the bridge: drain the node, or boot Linux %d.%d or later", n.Kernel[0], n.Kernel[1], oldest[0], oldest[1])
 	}
 	if len(n.Tunnels) > 0 {
 		p.refuse("device %s: nodes with the VXLAN backend of flannel cannot be migrated: drain the node, or change flannel's backend to host-gw", strings.Join(n.Tunnels, ", "))
@@ -89,7 +89,7 @@ func (p *planner) pod(port Port, name Name) {
 		record.NetNS = port.Pod.NetNS
 	}
 	p.plan.Pods = append(p.plan.Pods, Pod{Namespace: was.Namespace, Name: was.Name, Was: was, Record: record,
-		Port: port.Name, Index: port.Index, HostMAC: port.MAC, MTU: port.MTU, Hairpin: port.Hairpin, NewName: name(record.ID()),
+		Port: port.Name, Index: port.Index, HostMAC: port.MAC, MTU: port.MTU, Hairpin: port.Hairpin, Sysctls: port.Sysctls, NewName: name(record.ID()),
 		PeerIndex: port.Pod.PeerIndex, IfName: port.Pod.IfName, MAC: port.Pod.MAC, NetNS: port.Pod.NetNS, Addresses: port.Pod.Addresses})
 }
 
@@ -165,9 +165,11 @@ func (p *planner) steps() {
 			add(Step{Kind: k, Pod: i})
 		}
 	}
+	var changed []Step
 	for _, s := range settings(p.node.Bridge.Name) {
 		if was, ok := p.node.Sysctls[s.Path]; ok && was != s.Value {
-			add(Step{Kind: SetSysctl, Path: s.Path, Was: was, Value: s.Value})
+			changed = append(changed, Step{Kind: SetSysctl, Path: s.Path, Was: was, Value: s.Value})
+			add(changed[len(changed)-1])
 		}
 	}
 	each(RoutePod)
@@ -181,6 +183,9 @@ func (p *planner) steps() {
 	each(WriteRecord)
 	if p.plan.Network.Conf != "" {
 		add(Step{Kind: KeepConf, Path: p.plan.Network.Conf})
+	}
+	for _, s := range changed {
+		add(Step{Kind: SetSysctl, Path: s.Path, Was: s.Value, Value: s.Was})
 	}
 	add(Step{Kind: RemoveBridge})
 }

@@ -23,7 +23,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 // node returns a node with two pods behind the bridge of flannel: web is adopted, api came by the chained plugin.
 func node() *Node {
 	n := &Node{
-		Network: Network{From: FromFlannel, Name: "cbr0", Bridge: "cni0", Conf: "/etc/cni/net.d/10-flannel.conflist", Leases: "/var/lib/cni/networks/cbr0",
+		Network: Network{From: FromFlannel, Name: "cbr0", Bridge: "cni0", ConfDir: "/etc/cni/net.d", Conf: "/etc/cni/net.d/10-flannel.conflist", Leases: "/var/lib/cni/networks/cbr0",
 			Ranges: prefixes("10.244.1.0/24", "fd00:10:1::/64"), Cluster: prefixes("10.244.0.0/16")},
 		Bridge:  Bridge{Name: "cni0", Index: 5, MAC: "0a:00:00:00:00:01", MTU: 1500, Addresses: prefixes("10.244.1.1/24", "fd00:10:1::1/64")},
 		Kernel:  [2]int{6, 12},
@@ -50,19 +50,20 @@ func node() *Node {
 func name(id model.EndpointID) string { return "ist-" + string(id[:5]) }
 
 const wantPlan = `set sysctl net.ipv4.conf.cni0.rp_filter to 2 (was 1)
-pod shop/api: route 10.244.1.3 and fd00:10:1::3 dev vethapi, neighbour 0e:00:00:00:01:03 permanent
-pod shop/web: route 10.244.1.2 and fd00:10:1::2 dev vethweb, neighbour 0e:00:00:00:01:02 permanent
+pod shop/api: give vethapi the MAC 0a:00:00:00:00:01 of cni0, route 10.244.1.3 and fd00:10:1::3 dev vethapi, neighbour 0e:00:00:00:01:03 permanent
+pod shop/web: give vethweb the MAC 0a:00:00:00:00:01 of cni0, route 10.244.1.2 and fd00:10:1::2 dev vethweb, neighbour 0e:00:00:00:01:02 permanent
 pod shop/api: route its subnet via its gateway dev eth0, neighbour 0a:00:00:00:00:01 permanent
 pod shop/web: route its subnet via its gateway dev eth0, neighbour 0a:00:00:00:00:01 permanent
 add 10.244.1.1 and fd00:10:1::1 of cni0 to lo
-pod shop/api: give vethapi the MAC 0a:00:00:00:00:01 of cni0, and remove it from the bridge
-pod shop/web: give vethweb the MAC 0a:00:00:00:00:01 of cni0, and remove it from the bridge
+pod shop/api: remove vethapi from cni0
+pod shop/web: remove vethweb from cni0
 pod shop/api: rename vethapi to ist-c-api
 pod shop/web: rename vethweb to ist-c-web
 keep the route to 10.244.2.0/24 via 172.30.0.12 dev eth0 as one of Isthmus
 pod shop/api: record 10.244.1.3 and fd00:10:1::3 with the addresses that host-local assigned to container c-api
 pod shop/web: record 10.244.1.2 and fd00:10:1::2 with the addresses that host-local assigned to container c-web
 rename /etc/cni/net.d/10-flannel.conflist to 10-flannel.conflist.before-isthmus
+set sysctl net.ipv4.conf.cni0.rp_filter to 1 (was 2)
 remove bridge cni0, which has no ports
 `
 
@@ -94,7 +95,7 @@ func TestReasons(t *testing.T) {
 		change func(*Node)
 		want   string
 	}{
-		"old kernel":         {func(n *Node) { n.Kernel = [2]int{6, 1} }, "kernel 6.1 cannot rename"},
+		"old kernel":         {func(n *Node) { n.Kernel = [2]int{6, 1} }, "kernel 6.1 has no tcx hooks"},
 		"vxlan":              {func(n *Node) { n.Tunnels = []string{"flannel.1"} }, "device flannel.1: nodes with the VXLAN backend"},
 		"bridge elsewhere":   {func(n *Node) { n.Bridge.Addresses = prefixes("10.99.0.1/24") }, "address 10.99.0.1 of bridge cni0 is not in the node's ranges"},
 		"bridge without one": {func(n *Node) { n.Bridge.Addresses = nil }, "bridge cni0 has no address"},

@@ -16,11 +16,11 @@ type Kind string
 const (
 	// SetSysctl changes a setting of the kernel for the time of the change.
 	SetSysctl Kind = "sysctl"
-	// RoutePod lets the node reach a pod by its own interface, which is still a port of the bridge.
+	// RoutePod gives a port of the bridge its MAC, and lets the node reach the pod by this interface.
 	RoutePod Kind = "route"
 	// ConfigurePod lets a pod reach its subnet by the gateway, and makes the gateway's MAC permanent.
 	ConfigurePod Kind = "pod"
-	// LeaveBridge makes a port an interface to which the node routes. It has the MAC of the bridge by then.
+	// LeaveBridge makes a port an interface to which the node routes.
 	LeaveBridge Kind = "leave"
 	// RenamePort gives the interface the name and alias of mode full, and its programs' pins likewise.
 	RenamePort Kind = "rename"
@@ -80,11 +80,11 @@ func (p *Plan) Describe(s Step) string {
 	name := "pod " + pod.Namespace + "/" + pod.Name
 	switch s.Kind {
 	case RoutePod:
-		return fmt.Sprintf("%s: route %s dev %s, neighbour %s permanent", name, joinAddresses(pod.Addresses), pod.Port, pod.MAC)
+		return fmt.Sprintf("%s: give %s the MAC %s of %s, route %s dev %s, neighbour %s permanent", name, pod.Port, p.Bridge.MAC, p.Bridge.Name, joinAddresses(pod.Addresses), pod.Port, pod.MAC)
 	case ConfigurePod:
 		return fmt.Sprintf("%s: route its subnet via its gateway dev %s, neighbour %s permanent", name, pod.IfName, p.Bridge.MAC)
 	case LeaveBridge:
-		return fmt.Sprintf("%s: give %s the MAC %s of %s, and remove it from the bridge", name, pod.Port, p.Bridge.MAC, p.Bridge.Name)
+		return fmt.Sprintf("%s: remove %s from %s", name, pod.Port, p.Bridge.Name)
 	case RenamePort:
 		return fmt.Sprintf("%s: rename %s to %s", name, pod.Port, pod.NewName)
 	case WriteRecord:

@@ -3,15 +3,21 @@
 package beside_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // migrateManifests: both ends of the traffic are isolated. The names place the pods.
@@ -66,7 +72,7 @@ func migrated() (all []network) {
 	return all
 }
 
-// TestMigrate plans the migration of nodes with real networks.
+// TestMigrate moves two nodes with real networks to mode full and back, one after the other, under traffic.
 func TestMigrate(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() || os.Getenv("ISTHMUS_MIGRATE") == "" {
 		t.Skip("needs root and programs of other projects: make test-migrate runs it")
@@ -82,6 +88,25 @@ func TestMigrate(t *testing.T) {
 			m.make(bin)
 			m.attach()
 			m.plan()
+			before := m.ways()
+			m.begin()
+			m.fails(m.cluster.Nodes[0])
+			m.interrupted(m.cluster.Nodes[0])
+			for _, n := range m.cluster.Nodes {
+				m.migrate(n)
+			}
+			m.finish("run")
+			m.later(m.cluster.Nodes[0])
+			m.begin()
+			for _, n := range m.cluster.Nodes {
+				m.back(n)
+			}
+			m.finish("rollback")
+			for name, text := range m.ways() {
+				if text != before[name] {
+					t.Errorf("%s was\n%s\nand after the rollback is\n%s", name, before[name], text)
+				}
+			}
 		})
 	}
 }
@@ -90,7 +115,10 @@ func TestMigrate(t *testing.T) {
 type migration struct {
 	bench
 	bin  string
-	pods map[string]*cluster.Pod
+	open *traffic.Connections
+	// allowed must arrive, denied must not.
+	allowed, denied *traffic.Stream
+	pods            map[string]*cluster.Pod
 }
 
 // attach attaches one pod of each node before the agents start, which adopt it, and the others by the chained plugin.
@@ -129,16 +157,26 @@ func (m *migration) attach() {
 	}
 }
 
-// ctl runs a subcommand of isthmusctl migrate on a node.
-func (m *migration) ctl(n *cluster.Node, args ...string) (output string, status int) {
-	m.t.Helper()
-	from := "bridge"
-	if strings.HasPrefix(m.network.name, "flannel") {
-		from = "flannel"
+// command returns a subcommand of isthmusctl migrate for a node.
+func (m *migration) command(n *cluster.Node, name string) *exec.Cmd {
+	args := []string{"migrate", name, "--state-dir", filepath.Join(n.Dir, "state")}
+	if name != "plan" {
+		args = append(args, "--bpffs", filepath.Join(m.cluster.BPFFS(), n.Name))
 	}
-	args = append(append([]string{"migrate"}, args...), "--from", from, "--state-dir", filepath.Join(n.Dir, "state"), "--cni-conf-dir", n.ConfDir(),
-		"--cni-cache-dir", filepath.Join(filepath.Dir(n.Dir), "cni"))
-	cmd := exec.Command(filepath.Join(m.bin, "isthmusctl"), args...)
+	if name != "rollback" {
+		from := "bridge"
+		if strings.HasPrefix(m.network.name, "flannel") {
+			from = "flannel"
+		}
+		args = append(args, "--cluster-cidr", "10.244.0.0/16,fd44::/48", "--from", from, "--cni-conf-dir", n.ConfDir(), "--cni-cache-dir", filepath.Join(filepath.Dir(n.Dir), "cni"))
+	}
+	return exec.Command(filepath.Join(m.bin, "isthmusctl"), args...)
+}
+
+// ctl runs it.
+func (m *migration) ctl(n *cluster.Node, name string) (output string, status int) {
+	m.t.Helper()
+	cmd := m.command(n, name)
 	var out []byte
 	err := n.NS.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
 	var exit *exec.ExitError
@@ -158,7 +196,6 @@ func (m *migration) plan() {
 		if status != 0 {
 			t.Fatalf("plan of %s: status %d\n%s", n.Name, status, out)
 		}
-		t.Logf("%s:\n%s", n.Name, out)
 		for _, p := range m.pods {
 			if p.Node != n {
 				continue
@@ -192,3 +229,272 @@ func (m *migration) plan() {
 		t.Fatal(err)
 	}
 }
+
+// begin starts the traffic: packets and connections of the client to a server on each node, and packets that policy
+// denies.
+func (m *migration) begin() {
+	t := m.t
+	t.Helper()
+	client := m.pods["client-linux1"]
+	targets := func(from *cluster.Pod, port uint16) (all []traffic.Target) {
+		for _, name := range []string{"near-linux1", "far-linux2"} {
+			for _, ip := range m.pods[name].IPs {
+				i := slices.IndexFunc(from.IPs, func(a netip.Addr) bool { return a.Is6() == ip.Is6() })
+				all = append(all, traffic.Target{NS: m.pods[name].NS, From: from.IPs[i], To: netip.AddrPortFrom(ip, port)})
+			}
+		}
+		return all
+	}
+	var err error
+	if m.open, err = traffic.Connect(client.NS, targets(client, 7001), 200); err != nil {
+		t.Fatal(err)
+	}
+	if m.allowed, err = traffic.NewStream(client.NS, targets(client, 7001), 10_000); err != nil {
+		t.Fatal(err)
+	}
+	other := m.pods["other-linux2"]
+	if m.denied, err = traffic.NewStream(other.NS, targets(other, 7002), 1000); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "packets of the stream", func() bool { return m.allowed.Received() > 1000 })
+}
+
+// finish ends the traffic and prints what was lost.
+func (m *migration) finish(name string) {
+	t := m.t
+	t.Helper()
+	before := m.open.Exchanges()
+	wait(t, "exchanges of connections", func() bool { return m.open.Exchanges() > before+400 })
+	allowed, err := m.allowed.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	denied, err := m.denied.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, exchanges, resent := m.open.Finish()
+	lost := allowed.Lost() - allowed.Overflowed
+	fmt.Printf("migrate: nodes=%d pods=%d lost=%d reset=%d open=%d (%s, %s: sent=%d overflowed=%d exchanges=%d retransmits=%d denied=%d)\n", len(m.cluster.Nodes), len(m.pods),
+		lost, len(broken), denied.Received, m.network.name, name, allowed.Sent, allowed.Overflowed, exchanges, resent, denied.Sent)
+	if lost != 0 || len(broken) != 0 || denied.Received != 0 || denied.Sent == 0 {
+		t.Errorf("%s: lost %d of %d packets, broken connections %v, %d of %d packets passed that policy denies", name, lost, allowed.Sent, broken[:min(3, len(broken))], denied.Received, denied.Sent)
+	}
+}
+
+// become starts the agent of a node with other flags.
+func (m *migration) become(n *cluster.Node, flags ...string) {
+	m.t.Helper()
+	m.cluster.SetAgentFlags(flags...)
+	if err := n.Restart(ctx, syscall.SIGTERM); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// migrate brings a node to mode full.
+func (m *migration) migrate(n *cluster.Node) {
+	t := m.t
+	t.Helper()
+	if err := n.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := m.ctl(n, "run"); status != 0 {
+		t.Fatalf("migrate run on %s: status %d\n%s", n.Name, status, out)
+	}
+	m.become(n, full...)
+	if out, err := n.Ctl(ctx, "status").CombinedOutput(); err != nil {
+		t.Errorf("status of %s: %v\n%s", n.Name, err, out)
+	}
+}
+
+// back brings a node back to mode policy and its bridge.
+func (m *migration) back(n *cluster.Node) {
+	t := m.t
+	t.Helper()
+	if err := n.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := m.ctl(n, "rollback"); status != 0 {
+		t.Fatalf("migrate rollback on %s: status %d\n%s", n.Name, status, out)
+	}
+	m.become(n, "--mode=policy")
+	wait(t, "second migrate rollback on "+n.Name, func() bool {
+		out, status := m.ctl(n, "rollback")
+		if status != 0 {
+			t.Logf("migrate rollback on %s: %s", n.Name, out)
+		}
+		return status == 0
+	})
+	if out, err := n.Ctl(ctx, "status").CombinedOutput(); err != nil {
+		t.Errorf("status of %s: %v\n%s", n.Name, err, out)
+	}
+}
+
+// ways returns what pods and nodes know about the ways to pods.
+func (m *migration) ways() map[string]string {
+	m.t.Helper()
+	all := make(map[string]string)
+	show := func(name string, ns *netns.NS, commands ...string) {
+		for _, command := range commands {
+			words := strings.Fields(command)
+			err := ns.Do(func() error {
+				out, err := exec.Command(words[0], words[1:]...).Output()
+				lines := strings.Split(volatile.ReplaceAllString(string(out), ""), "\n")
+				slices.Sort(lines)
+				all[name+": "+command] = strings.Join(lines, "\n")
+				return err
+			})
+			if err != nil {
+				m.t.Fatalf("%s in %s: %v", command, name, err)
+			}
+		}
+	}
+	for _, n := range m.cluster.Nodes {
+		show(n.Name, n.NS, "ip route show table all", "ip -o -4 addr", "ip rule", "cat /proc/sys/net/ipv4/conf/cni0/rp_filter", "cat /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+		links, err := os.ReadDir(n.ConfDir())
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for _, l := range links {
+			text, err := os.ReadFile(filepath.Join(n.ConfDir(), l.Name()))
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			all[n.Name+": "+l.Name()] = string(text)
+		}
+	}
+	for _, p := range m.pods {
+		show(p.Name, p.NS, "ip route show table all", "ip -6 route show", "ip -o link", "ip -o -4 addr")
+	}
+	return all
+}
+
+// fails makes the last step but one fail, on which all others are reversed.
+func (m *migration) fails(n *cluster.Node) {
+	t := m.t
+	t.Helper()
+	if err := n.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	before := m.ways()
+	obstacle := filepath.Join(n.ConfDir(), m.network.file+".before-isthmus")
+	write(t, obstacle, nil)
+	out, status := m.ctl(n, "run")
+	if status != 2 || !strings.Contains(out, "the steps before were reversed") || !strings.Contains(out, obstacle+" exists: remove it") {
+		t.Errorf("run with an obstacle: status %d\n%s", status, out)
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range m.ways() {
+		if text != before[name] {
+			t.Errorf("%s was\n%s\nand after a failed run is\n%s", name, before[name], text)
+		}
+	}
+	m.become(n, "--mode=policy")
+}
+
+// interrupted kills a run when a pod has left the bridge. The agent does not start then, a rollback reverses the steps,
+// and a second run that is killed can be continued by migrate.
+func (m *migration) interrupted(n *cluster.Node) {
+	t := m.t
+	t.Helper()
+	for _, back := range []bool{true, false} {
+		if err := n.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		m.kill(n, " from cni0")
+		if err := n.Start(); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "refusal of the agent", func() bool {
+			text, err := os.ReadFile(n.Log())
+			return err == nil && strings.Contains(string(text), "the migration of this node is not complete")
+		})
+		if err := n.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if !back {
+			return
+		}
+		if out, status := m.ctl(n, "rollback"); status != 0 || !strings.Contains(out, "the migration is reversed") {
+			t.Fatalf("rollback of an interrupted run: status %d\n%s", status, out)
+		}
+		m.become(n, "--mode=policy")
+		if err := os.Truncate(n.Log(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// kill kills a run that prints a line with some words.
+func (m *migration) kill(n *cluster.Node, words string) {
+	t := m.t
+	t.Helper()
+	cmd := m.command(n, "run")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.NS.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if strings.Contains(lines.Text(), words) {
+			break
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Fatalf("the run ended before it printed %q", words)
+	}
+}
+
+// later attaches a pod after the migration, to which policy applies, and removes it. Meanwhile the migration cannot be
+// reversed, and no agent of mode policy starts.
+func (m *migration) later(n *cluster.Node) {
+	t := m.t
+	t.Helper()
+	pod := *m.pods["client-linux1"].Pod
+	pod.Name, pod.Node, pod.IPs = "late-linux1", n.Name, nil
+	if err := m.cluster.Manifests.WritePod(&pod); err != nil {
+		t.Fatal(err)
+	}
+	late, _, err := m.cluster.Attach(ctx, &pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.cluster.Settle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	near := m.pods["near-linux1"]
+	for port, want := range map[uint16]bool{7001: true, 7002: false} {
+		at := netip.AddrPortFrom(near.IPs[0], port)
+		stream, err := traffic.NewStream(late.NS, []traffic.Target{{NS: near.NS, From: late.IPs[0], To: at}}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want {
+			wait(t, "packets of the new pod", func() bool { return stream.Received() > 100 })
+		}
+		o, err := stream.Finish()
+		if err != nil || !want && o.Received > 0 {
+			t.Errorf("new pod to %s: %+v, %v", at, o, err)
+		}
+	}
+	if err := n.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := m.ctl(n, "rollback"); status != 1 || !strings.Contains(out, "pod test/late-linux1 was created after the migration") {
+		t.Errorf("rollback with a new pod: status %d\n%s", status, out)
+	}
+	m.become(n, full...)
+	if err := errors.Join(m.cluster.Detach(ctx, late), m.cluster.Manifests.RemovePod(late.PodID)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// full are the flags of an agent of mode full in the ranges of the network before.
+var full = []string{"--mode=full", "--uplink=eth0", "--fabric=routes"}

@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -19,8 +20,9 @@ type env struct{ cli.Env }
 
 // options are the flags that name the network and its files.
 type options struct {
-	from, stateDir, confDir, cacheDir, output string
-	podCIDRs                                  []string
+	from, stateDir, confDir, cacheDir, bpffs, output string
+	podCIDRs, clusterCIDRs                           []string
+	dryRun                                           bool
 }
 
 // Commands returns the commands of this package.
@@ -35,7 +37,7 @@ whole procedure.`,
 		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	m.AddCommand(e.planCommand())
+	m.AddCommand(e.planCommand(), e.runCommand(), e.rollbackCommand())
 	return []*cobra.Command{m}
 }
 
@@ -46,14 +48,19 @@ func (o *options) register(c *cobra.Command) {
 	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d", "directory of CNI configurations of the runtime")
 	f.StringVar(&o.cacheDir, "cni-cache-dir", "/var/lib/cni", "directory in which the runtime keeps results of CNI plugins")
 	f.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pod ranges that the node will have; default: those of the network")
+	f.StringSliceVar(&o.clusterCIDRs, "cluster-cidr", nil, "pod ranges of the cluster: routes of this node into them become those of Isthmus; flannel says which they are")
 	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
+}
+
+func (o *options) registerBPFFS(c *cobra.Command) {
+	c.Flags().StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "the agent's directory of pinned maps")
 }
 
 func (o *options) check() error {
 	if !slices.Contains(takeover.Networks(), o.from) {
 		return cli.Usagef("--from %q: give one of %s", o.from, strings.Join(takeover.Networks(), ", "))
 	}
-	for _, d := range []struct{ flag, path string }{{"state-dir", o.stateDir}, {"cni-conf-dir", o.confDir}, {"cni-cache-dir", o.cacheDir}} {
+	for _, d := range []struct{ flag, path string }{{"bpffs", cmp.Or(o.bpffs, "/")}, {"state-dir", o.stateDir}, {"cni-conf-dir", o.confDir}, {"cni-cache-dir", o.cacheDir}} {
 		if !filepath.IsAbs(d.path) {
 			return cli.Usagef("--%s %q: give an absolute path", d.flag, d.path)
 		}
@@ -83,6 +90,58 @@ Exit status: 0 the node can be migrated, 1 it cannot, 2 there is no answer.`,
 		}),
 	}
 	o.register(c)
+	return c
+}
+
+func (e env) runCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{
+		Use:   "run --from flannel|bridge|kubenet",
+		Short: "Migrate this node; the agent must not run",
+		Long: `Do the steps that migrate plan prints. Stop the agent before: its programs keep enforcing policy. Then start it with
+--mode=full. A step that fails is reversed, and so are all before it. After an interruption, the same command
+continues, and migrate rollback reverses what was done.
+
+Exit status: 0 the node is migrated, 1 it cannot be, 2 the node is as before or must be continued, as the error says.`,
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if !o.dryRun {
+				return e.forward(c.Context(), o)
+			}
+			plan, reasons, err := makePlan(o)
+			if err != nil {
+				return err
+			}
+			return e.writePlan(plan, reasons, o)
+		}),
+	}
+	o.register(c)
+	o.registerBPFFS(c)
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "print each step and change nothing, as migrate plan does")
+	return c
+}
+
+func (e env) rollbackCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{
+		Use:   "rollback",
+		Short: "Reverse the migration of this node",
+		Long: `Reverse the steps of migrate run in the opposite order. Stop the agent before. After a complete migration this takes two
+calls: the first gives the pods back to mode policy; then start the agent with --mode=policy; the second moves the
+pods to the bridge while that agent runs. Each call says what comes next.`,
+		Args: cli.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !filepath.IsAbs(o.stateDir) || !filepath.IsAbs(o.bpffs) {
+				return cli.Usagef("--state-dir %q, --bpffs %q: give absolute paths", o.stateDir, o.bpffs)
+			}
+			return e.backward(c.Context(), o)
+		},
+	}
+	c.Flags().StringVar(&o.stateDir, "state-dir", "/var/lib/isthmus", "state directory of the agent")
+	o.registerBPFFS(c)
 	return c
 }
 

@@ -45,6 +45,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"", plan("--from", "bridge"), "no CNI configuration in " + dir},
 		{"", plan("--from", "kubenet"), "give the ranges of the node with --pod-cidr"},
 		{"", plan("--from", "kubenet", "--pod-cidr", "10.1.0.9/24"), "without host bits"},
+		{"", plan("--from", "kubenet", "--pod-cidr", "10.1.0.0/24", "--cluster-cidr", "x"), `--cluster-cidr "x"`},
 		{"{", plan("--from", "bridge"), "parse " + filepath.Join(dir, "10.conflist")},
 		{`{"name":"n","type":"ptp"}`, plan("--from", "bridge"), `the first plugin is "ptp"`},
 		{`{"name":"n","type":"bridge","bridge":"none0","isGateway":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`,

@@ -38,7 +38,7 @@ func makePlan(o *options) (*takeover.Plan, []string, error) {
 
 // readNetwork reads the configuration of the network that the runtime uses.
 func readNetwork(o *options) (takeover.Network, error) {
-	ranges, err := parseRanges(o.podCIDRs)
+	ranges, err := parseRanges("pod-cidr", o.podCIDRs)
 	if err != nil {
 		return takeover.Network{}, err
 	}
@@ -50,6 +50,12 @@ func readNetwork(o *options) (takeover.Network, error) {
 	} else if network.Ranges = ranges; len(ranges) == 0 {
 		return network, cli.Usagef("--from kubenet: give the ranges of the node with --pod-cidr")
 	}
+	network.ConfDir = o.confDir
+	more, err := parseRanges("cluster-cidr", o.clusterCIDRs)
+	if err != nil {
+		return network, err
+	}
+	network.Cluster = append(network.Cluster, more...)
 	if len(ranges) > 0 && !sameRanges(ranges, network.Ranges) {
 		return network, fmt.Errorf("the pod ranges of the node are %v, those of network %s are %v: pods cannot keep their addresses in other ranges", ranges, network.Name, network.Ranges)
 	}
@@ -98,11 +104,11 @@ func readBounded(path string) ([]byte, error) {
 	return text, nil
 }
 
-func parseRanges(texts []string) (all []netip.Prefix, err error) {
+func parseRanges(flag string, texts []string) (all []netip.Prefix, err error) {
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p != p.Masked() {
-			return nil, cli.Usagef("--pod-cidr %q: write it as ADDRESS/BITS without host bits", text)
+			return nil, cli.Usagef("--%s %q: write it as ADDRESS/BITS without host bits", flag, text)
 		}
 		all = append(all, p)
 	}

@@ -5,6 +5,8 @@
 package migrate
 
 import (
+	"context"
+
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/linux/takeover"
 )
@@ -13,3 +15,7 @@ import (
 func makePlan(*options) (*takeover.Plan, []string, error) {
 	return nil, nil, cli.Usagef("this system is not Linux: drain the node, remove its network and install Isthmus")
 }
+
+func (e env) forward(context.Context, *options) error { _, _, err := makePlan(nil); return err }
+
+func (e env) backward(context.Context, *options) error { _, _, err := makePlan(nil); return err }
