@@ -9,7 +9,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/fabric"
+	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
+	"github.com/isthmus-net/isthmus/windows/kubeproxy"
 )
 
 // makeComponents creates the components of a node. Host ports and bandwidth limits are not among them: they
@@ -18,7 +20,7 @@ func (b *Backend) makeComponents() {
 	host := dataplane.Host{Log: b.log, Step: b.config.Step, Repaired: func(string) {}} // the agent counts repairs of objects of HNS
 	b.fabric = fabric.New(fabric.Config{Overlay: b.config.Mode == Overlay, Mode: b.config.Fabric, VNI: b.config.VNI, PodCIDRs: b.config.PodCIDRs,
 		NodeAddresses: b.config.NodeAddresses, MTU: underlayMTU, Find: b.findNetwork}, b.hns, host)
-	b.components = dataplane.Components{b.fabric, b.deny}
+	b.components = dataplane.Components{b.fabric, b.deny, kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), b.log)}
 	if b.config.Stack == nil {
 		return
 	}

@@ -49,3 +49,27 @@ func TestComponentInTheList(t *testing.T) {
 		t.Errorf("calls %q, want %q", e.Calls, want)
 	}
 }
+
+// TestKubeProxyWithoutDSR checks that Faults names a kube-proxy without DSR, also on an HNS that has none, and is
+// silent about one with DSR.
+func TestKubeProxyWithoutDSR(t *testing.T) {
+	for _, c := range []struct {
+		version hns.Version
+		flags   uint32
+		want    string
+	}{{hns.Server2022, 0, "winkernel.enableDSR: true"}, {hns.Server2022, hns.DSRFlag, ""}, {hns.Version{Major: 9, Minor: 2}, 0, "update Windows"}} {
+		n := newNode(t, c.version, bridgeConfig())
+		n.fake.Balancers = []hns.LoadBalancer{{FrontendVIPs: []string{"10.96.0.1"}, Flags: c.flags}}
+		if _, err := n.backend.Idle(ctx); err != nil {
+			t.Fatal(err)
+		}
+		all := strings.Join(n.backend.Faults(), "\n")
+		if found := strings.Contains(all, "without direct server return"); found != (c.want != "") || !strings.Contains(all, c.want) {
+			t.Errorf("HNS %s, flags %d: faults %q", c.version, c.flags, all)
+		}
+		counters, err := n.backend.Counters(ctx)
+		if err != nil || !slices.ContainsFunc(counters.Facts, func(f string) bool { return strings.HasPrefix(f, "load balancers: ") && strings.Contains(f, " of 1 ") }) {
+			t.Errorf("facts %q, %v", counters.Facts, err)
+		}
+	}
+}

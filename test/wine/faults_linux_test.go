@@ -44,7 +44,7 @@ func TestFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{`.loadbalancer"`, `.sdnroute"`, `/policylists`} {
+	for _, kind := range []string{`create.loadbalancer"`, `modify.loadbalancer"`, `delete.loadbalancer"`, `.sdnroute"`, `/policylists`} {
 		if bytes.Contains(bytes.ToLower(calls), []byte(kind)) {
 			t.Errorf("Isthmus has made a call about a %s", kind)
 		}

@@ -5,6 +5,7 @@ package hns
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // RequestType is the operation of a modification on the policies that it carries.
@@ -113,4 +114,28 @@ type Stater interface {
 type Meter interface {
 	// EndpointStats returns the counts of an endpoint. ErrGone: it does not exist.
 	EndpointStats(ctx context.Context, id string) (Stats, error)
+}
+
+// DSRFlag is the flag of a load balancer with direct server return.
+const DSRFlag = 1
+
+// LoadBalancer is the part of a load balancer that Isthmus reads. kube-proxy makes them.
+type LoadBalancer struct {
+	// FrontendVIPs are the addresses of the Service; empty, or an empty text, for a NodePort.
+	FrontendVIPs []string
+	Flags        uint32
+}
+
+// DSR reports whether backends see the client and answer it directly.
+func (b *LoadBalancer) DSR() bool { return b.Flags&DSRFlag != 0 }
+
+// HasAddress reports whether it serves an address, not a port of the node.
+func (b *LoadBalancer) HasAddress() bool {
+	return slices.ContainsFunc(b.FrontendVIPs, func(a string) bool { return a != "" })
+}
+
+// Balancers is implemented by clients that can list load balancers.
+type Balancers interface {
+	// LoadBalancers lists all load balancers of the host.
+	LoadBalancers(ctx context.Context) ([]LoadBalancer, error)
 }

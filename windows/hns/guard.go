@@ -97,9 +97,10 @@ type Guarded struct {
 }
 
 var (
-	_ Client = (*Guarded)(nil)
-	_ Meter  = (*Guarded)(nil)
-	_ Stater = (*Guarded)(nil)
+	_ Client    = (*Guarded)(nil)
+	_ Meter     = (*Guarded)(nil)
+	_ Stater    = (*Guarded)(nil)
+	_ Balancers = (*Guarded)(nil)
 )
 
 // Object identifies what a call writes; writes of one Object must not overtake each other. The empty Object
@@ -307,4 +308,13 @@ func (g *Guarded) EndpointStates(ctx context.Context) (map[string]State, error) 
 		return nil, nil
 	}
 	return call(ctx, g, "EndpointStates", "", stater.EndpointStates)
+}
+
+// LoadBalancers lists the load balancers if the client can; otherwise it returns none.
+func (g *Guarded) LoadBalancers(ctx context.Context) ([]LoadBalancer, error) {
+	balancers, ok := g.client.(Balancers)
+	if !ok {
+		return nil, nil
+	}
+	return call(ctx, g, "LoadBalancers", "", balancers.LoadBalancers)
 }

@@ -34,9 +34,10 @@ func Open() (Client, error) {
 type service struct{}
 
 var (
-	_ Client = service{}
-	_ Meter  = service{}
-	_ Stater = service{}
+	_ Client    = service{}
+	_ Meter     = service{}
+	_ Stater    = service{}
+	_ Balancers = service{}
 )
 
 // do calls f and converts its error. hcsshim panics if a DLL or a procedure is missing.
@@ -267,4 +268,15 @@ func (service) EndpointStates(ctx context.Context) (states map[string]State, err
 		return err
 	})
 	return states, err
+}
+
+func (service) LoadBalancers(ctx context.Context) (balancers []LoadBalancer, err error) {
+	err = do(ctx, "LoadBalancers", func() error {
+		list, err := hcn.ListLoadBalancers()
+		for i := range list {
+			balancers = append(balancers, LoadBalancer{FrontendVIPs: list[i].FrontendVIPs, Flags: uint32(list[i].Flags)})
+		}
+		return err
+	})
+	return balancers, err
 }

@@ -134,7 +134,7 @@ func policies() []Row {
 			Ways: []Way{{Name: "never connected", When: WhileItRuns, Do: func(t Target) error { return t.setState(hns.StateCreated) }}}},
 		{Fault: "no free range of ports is left for NAT (0x803B0013)", Answer: "ADD fails and names the command that lists the ranges",
 			Ways: []Way{{Name: "no range of ports is left", Faults: once("Create.endpoint", hns.CodePortExists), Says: "excludedportrange"}}},
-		{Fault: "load balancers: ghosts, wrong states, lost until kube-proxy restarts", Answer: "Isthmus makes, reads and removes none; pods' ACLs do not depend on them",
-			Elsewhere: "kube-proxy's; `TestFaults` checks that no call of Isthmus concerns a load balancer"},
+		{Fault: "load balancers: ghosts, wrong states, lost until kube-proxy restarts", Answer: "Isthmus makes and removes none; pods' ACLs do not depend on them",
+			Elsewhere: "kube-proxy's; `TestFaults` checks that no call of Isthmus changes a load balancer"},
 	}
 }

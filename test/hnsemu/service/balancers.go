@@ -4,7 +4,9 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"net/url"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 )
@@ -53,4 +55,24 @@ func (s *Service) noteBalancers() {
 		}
 	}
 	s.balancers.Store(&all)
+}
+
+// addBalancer makes a load balancer of TCP port 443 of an address.
+func (s *Service) addBalancer(q url.Values) (string, error) {
+	if _, err := netip.ParseAddr(q.Get("vip")); err != nil {
+		return "", fmt.Errorf("vip: %w", err)
+	}
+	d := document{"FrontendVIPs": []any{q.Get("vip")}, "HostComputeEndpoints": []any{}, "Flags": float64(0),
+		"PortMappings":  []any{map[string]any{"Protocol": float64(6), "InternalPort": float64(6443), "ExternalPort": float64(443)}},
+		"SchemaVersion": map[string]any{"Major": float64(2), "Minor": float64(0)}}
+	if q.Get("dsr") == "true" {
+		d["Flags"] = float64(dsr)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, err := s.extra.create(balancers, "", d, s.config.HNS)
+	if err == nil {
+		s.noteBalancers()
+	}
+	return id, err
 }

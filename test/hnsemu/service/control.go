@@ -30,6 +30,7 @@ import (
 //	POST /restart, /reboot
 //	POST /dump                   all objects, as text
 //	POST /balancers              the load balancers, one port a line
+//	POST /balancer?vip=&dsr=     makes a load balancer without backends, as kube-proxy with or without DSR
 //	POST /handles                number of open handles
 //	POST /decide?endpoint=NAME&direction=In|Out&local=&remote=&protocol=&port=
 //	                             Allow or Block under every hns.Reading, or an error
@@ -96,6 +97,7 @@ func (s *Service) Control() *http.ServeMux {
 		slices.Sort(lines)
 		return strings.Join(lines, "\n"), nil
 	})
+	handle("/balancer", func(r *http.Request) (string, error) { return s.addBalancer(r.URL.Query()) })
 	handle("/handles", func(*http.Request) (string, error) { return strconv.Itoa(s.Handles()), nil })
 	handle("/decide", func(r *http.Request) (string, error) { return s.decide(r.URL.Query()) })
 	return mux

@@ -54,15 +54,18 @@ type Fake struct {
 	ManagementIP, ManagementMAC string
 	// HostDNS is the resolver of the host. Endpoints made without one show it. Set before use.
 	HostDNS hns.DNS
+	// Balancers are the load balancers of kube-proxy. Set before use.
+	Balancers []hns.LoadBalancer
 	// Late is how many times Networks is called before a new overlay network shows its DrMacAddress and
 	// ProviderAddress. Set before use.
 	Late int
 }
 
 var (
-	_ hns.Client = (*Fake)(nil)
-	_ hns.Meter  = (*Fake)(nil)
-	_ hns.Stater = (*Fake)(nil)
+	_ hns.Client    = (*Fake)(nil)
+	_ hns.Meter     = (*Fake)(nil)
+	_ hns.Stater    = (*Fake)(nil)
+	_ hns.Balancers = (*Fake)(nil)
 )
 
 // Call is one line of the call log.

@@ -222,6 +222,15 @@ func (f *Fake) EndpointStates(context.Context) (states map[string]hns.State, err
 	return states, err
 }
 
+// LoadBalancers implements hns.Balancers.
+func (f *Fake) LoadBalancers(context.Context) (list []hns.LoadBalancer, err error) {
+	err = f.do("LoadBalancers", "", nil, func() error {
+		list = slices.Clone(f.Balancers)
+		return nil
+	})
+	return list, err
+}
+
 func (f *Fake) state(e *hns.Endpoint) hns.State {
 	if s, ok := f.states[e.ID]; ok {
 		return s
