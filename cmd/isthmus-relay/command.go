@@ -34,7 +34,7 @@ type options struct {
 	nodes              map[string]string
 	access, kubeconfig string
 	audiences          []string
-	http               string
+	http, page         string
 	delay              time.Duration
 	export             exportOptions
 	log                daemon.Log
@@ -67,6 +67,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.client.Key, "agent-key", "", "file of the key of --agent-cert")
 	f.StringVar(&o.client.CA, "agent-ca", "", "file of the authority that issues the certificates of agents, with the DNS name "+hubble.ServerName)
 	f.StringVar(&o.http, "http-address", "127.0.0.1:9472", "address of /metrics, /healthz and /readyz; empty disables them")
+	f.StringVar(&o.page, "page-address", "", "ADDRESS:PORT of web pages about denied flows, with --access=token; an address that is not loopback needs --tls-cert and --tls-key")
 	f.DurationVar(&o.delay, "shutdown-delay", 0, "how long to serve after a signal to stop, while /readyz already fails; at most 1m")
 	o.export.register(f)
 	o.log.Register(f)
@@ -100,7 +101,7 @@ func (o *options) check() error {
 	if o.delay < 0 || o.delay > time.Minute {
 		wrong("--shutdown-delay %s: give 0s to 1m", o.delay)
 	}
-	errs = append(errs, o.export.check(), o.log.Check())
+	errs = append(errs, o.checkPage(), o.export.check(), o.log.Check())
 	return errors.Join(errs...)
 }
 
@@ -134,6 +135,23 @@ func (o *options) checkAccess() error {
 		return nil
 	}
 	return fmt.Errorf("--access %q: give transport or token", o.access)
+}
+
+// checkPage reports what is wrong with --page-address.
+func (o *options) checkPage() error {
+	if o.page == "" {
+		return nil
+	}
+	a, err := netip.ParseAddrPort(o.page)
+	switch {
+	case err != nil:
+		return fmt.Errorf("--page-address %q: give ADDRESS:PORT, as 127.0.0.1:4246, or nothing", o.page)
+	case o.access != accessToken:
+		return errors.New("--page-address: browsers send tokens: give --access=token")
+	case !a.Addr().IsLoopback() && o.server.Cert == "":
+		return fmt.Errorf("--page-address %s: other machines send tokens over TLS only: give --tls-cert and --tls-key, or a loopback address", o.page)
+	}
+	return nil
 }
 
 // The values of --access.
@@ -249,6 +267,11 @@ func (o *options) beside(ctx context.Context, r *relay.Relay, stdout io.Writer, 
 				log.Error("serve metrics and health", "error", err)
 			}
 		})
+	}
+	if o.page != "" {
+		if err := o.servePage(ctx, r, &running, log); err != nil {
+			return nil, errors.Join(err, end())
+		}
 	}
 	running.Go(func() { r.Watch(ctx) })
 	if exporter != nil {

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -152,13 +153,14 @@ type process struct {
 	output         bytes.Buffer
 	ended          chan error
 	address, probe string
+	page           string
 	clients        credentials.TransportCredentials
 }
 
 // startProcess starts the relay of an agent with access by tokens.
 func startProcess(t *testing.T, authority *hubbletest.Authority, api *apiServer, agent string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, ended: make(chan error, 1), address: freePort(t), probe: freePort(t)}
+	p := &process{t: t, ended: make(chan error, 1), address: freePort(t), probe: freePort(t), page: freePort(t)}
 	server := authority.Write(t.TempDir(), "relay.test", x509.ExtKeyUsageServerAuth)
 	client := authority.Write(t.TempDir(), hubble.RelayName, x509.ExtKeyUsageClientAuth)
 	var err error
@@ -166,7 +168,7 @@ func startProcess(t *testing.T, authority *hubbletest.Authority, api *apiServer,
 		t.Fatal(err)
 	}
 	p.cmd = exec.Command(os.Args[0], append([]string{"--listen", p.address, "--access=token", "--kubeconfig", api.kubeconfig(t), "--tls-cert", server.Cert, "--tls-key", server.Key,
-		"--node", "n1=" + agent, "--agent-cert", client.Cert, "--agent-key", client.Key, "--agent-ca", client.CA, "--http-address", p.probe, "--log-level=debug"}, args...)...)
+		"--node", "n1=" + agent, "--agent-cert", client.Cert, "--agent-key", client.Key, "--agent-ca", client.CA, "--http-address", p.probe, "--page-address", p.page, "--log-level=debug"}, args...)...)
 	p.cmd.Env = append(os.Environ(), asRelay+"=1")
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	if err := p.cmd.Start(); err != nil {
@@ -342,6 +344,7 @@ func TestProcess(t *testing.T) {
 	}
 	api.setDown(false)
 	p.checkMetrics()
+	p.checkPage(authority.Write(t.TempDir(), "relay.test", x509.ExtKeyUsageServerAuth).CA)
 	p.checkStop()
 	for _, secret := range []string{relayToken, viewerToken, adminToken, "a-token-that-is-new", "made-up"} {
 		if strings.Contains(p.output.String(), secret) {
@@ -350,6 +353,44 @@ func TestProcess(t *testing.T) {
 	}
 	if len(api.wrong) > 0 {
 		t.Errorf("API server: %q", api.wrong)
+	}
+}
+
+// checkPage reads the web pages over TLS, with tokens as a browser sends them.
+func (p *process) checkPage(ca string) {
+	p.t.Helper()
+	roots := x509.NewCertPool()
+	if text, err := os.ReadFile(ca); err != nil || !roots.AppendCertsFromPEM(text) {
+		p.t.Fatal("no authority", err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "relay.test"}}, Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	for _, c := range []struct {
+		token, path string
+		status      int
+		part        string
+	}{
+		{"", "/nodes", http.StatusUnauthorized, "token is missing"},
+		{viewerToken, "/?namespace=shop", http.StatusOK, "The newest denied flows first"},
+		{viewerToken, "/?namespace=billing", http.StatusForbidden, "may not get flows"},
+		{adminToken, "/nodes", http.StatusOK, "connected"},
+	} {
+		request, err := http.NewRequest(http.MethodGet, "https://"+p.page+c.path, nil)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if c.token != "" {
+			request.SetBasicAuth("any", c.token)
+		}
+		answer, err := client.Do(request)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || answer.StatusCode != c.status || !strings.Contains(string(text), c.part) {
+			p.t.Errorf("page %s: %d, %v, no %q in\n%s", c.path, answer.StatusCode, err, c.part, text)
+		}
 	}
 }
 

@@ -121,6 +121,12 @@ func (i *Identity) Public() credentials.TransportCredentials {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &i.current().cert, nil }})
 }
 
+// Web returns the configuration of a server of web pages, which accepts all clients as Public does.
+func (i *Identity) Web() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &i.current().cert, nil }}
+}
+
 // Client returns credentials that accept servers whose certificate has the name.
 func (i *Identity) Client(serverName string) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, ServerName: serverName,

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
+	"io/fs"
 	"net"
 	"net/http"
 	"slices"
@@ -15,8 +16,11 @@ import (
 	"sync"
 )
 
-//go:embed static templates.html
+//go:embed static
 var files embed.FS
+
+//go:embed templates.html
+var templates string
 
 // maxBusy bounds the pages that are computed at a time.
 const maxBusy = 8
@@ -63,19 +67,27 @@ func badRequest(err error) error { return &problem{http.StatusBadRequest, err} }
 
 // ServeHTTP implements http.Handler. It refuses requests that another site makes a browser send.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	secure(w.Header())
+	Secure(w.Header())
 	switch {
 	case !h.hosts(r.Host):
 		http.Error(w, fmt.Sprintf("Host %q is not served: use the address that was printed at the start", shorten(r.Host, 80)), http.StatusMisdirectedRequest)
-	case r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate":
+	case Foreign(r):
 		http.Error(w, "another site requests this page: open it in a window of its own", http.StatusForbidden)
 	default:
 		h.mux.ServeHTTP(w, r)
 	}
 }
 
-// secure sets the headers of every answer.
-func secure(header http.Header) {
+// Foreign reports whether another site makes the browser send a request, other than by a link.
+func Foreign(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
+}
+
+// Files returns the style sheet and the icon, in the directory static.
+func Files() fs.FS { return files }
+
+// Secure sets the headers of every answer of a page.
+func Secure(header http.Header) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy":      "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
 		"X-Frame-Options":              "DENY",

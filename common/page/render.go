@@ -42,7 +42,7 @@ func parseTemplates() (*template.Template, error) {
 		"rest":      func(most int, list any) int { return max(0, reflect.ValueOf(list).Len()-most) },
 		"suggested": suggested,
 	})
-	if _, err := t.ParseFS(files, "templates.html"); err != nil {
+	if _, err := t.Parse(templates); err != nil {
 		return nil, fmt.Errorf("read templates of pages: %w", err)
 	}
 	return t, nil

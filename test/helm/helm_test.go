@@ -134,6 +134,7 @@ func TestValues(t *testing.T) {
 		"relay.enabled=true,relay.access=transport":                                 "- --listen=127.0.0.1:4245\n",
 		"relay.enabled=true,relay.access=token":                                     "- --access=token\n",
 		"relay.enabled=true,relay.serverSecret=mine":                                "- {name: server, secret: {secretName: \"mine\", defaultMode: 0440}}\n",
+		"relay.enabled=true,relay.page=true":                                        "- --page-address=[::]:4246\n",
 		"relay.enabled=true,relay.apiServerPort=7443":                               "{port: 7443, protocol: TCP}] # the API server\n",
 		"relay.enabled=true,relay.extraArgs={--log-level=debug}":                    "- \"--log-level=debug\"\n",
 		"agent.uplink=eth1":                                                         "- --uplink=eth1\n",

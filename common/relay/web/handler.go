@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package web
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
+	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/page"
+)
+
+//go:embed live.js templates.html
+var files embed.FS
+
+// kept is the number of kept flows that a page shows.
+const kept = 100
+
+// Relay answers calls as relay.Relay does. The context of a call holds the token of its client.
+type Relay interface {
+	GetFlows(*observer.GetFlowsRequest, grpc.ServerStreamingServer[observer.GetFlowsResponse]) error
+	GetNodes(context.Context, *observer.GetNodesRequest) (*observer.GetNodesResponse, error)
+}
+
+// Handler serves the pages. It is safe for concurrent use.
+type Handler struct {
+	relay     Relay
+	mux       *http.ServeMux
+	templates *template.Template
+}
+
+// New returns a Handler of a relay.
+func New(r Relay) (*Handler, error) {
+	t, err := template.ParseFS(files, "templates.html")
+	if err != nil {
+		return nil, fmt.Errorf("read templates of pages: %w", err)
+	}
+	h := &Handler{relay: r, mux: http.NewServeMux(), templates: t}
+	h.mux.HandleFunc("GET /{$}", h.denied)
+	h.mux.HandleFunc("GET /events", h.events)
+	h.mux.HandleFunc("GET /nodes", h.nodes)
+	h.mux.Handle("GET /static/", http.FileServerFS(page.Files()))
+	h.mux.HandleFunc("GET /live.js", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, "live.js") })
+	return h, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	page.Secure(w.Header())
+	if page.Foreign(r) {
+		http.Error(w, "another site requests this page: open it in a window of its own", http.StatusForbidden)
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
+
+// called returns the context of a call with the token of the browser.
+func called(r *http.Request) context.Context {
+	return metadata.NewIncomingContext(r.Context(), metadata.MD{"authorization": r.Header.Values("Authorization")})
+}
+
+var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// request reads the parameters of a page: the namespace of one end of the flows, or none.
+func request(r *http.Request) (namespace string, _ *observer.GetFlowsRequest, err error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return "", nil, status.Errorf(codes.InvalidArgument, "the address of the page is not valid behind the question mark: %v", err)
+	}
+	for name, list := range values {
+		if name != "namespace" || len(list) != 1 {
+			return "", nil, status.Errorf(codes.InvalidArgument, "parameter %q: this page has namespace, once", name[:min(40, len(name))])
+		}
+	}
+	dropped := []flow.Verdict{flow.Verdict_DROPPED}
+	namespace = strings.TrimSpace(values.Get("namespace"))
+	if namespace == "" {
+		return "", &observer.GetFlowsRequest{Whitelist: []*flow.FlowFilter{{Verdict: dropped}}}, nil
+	}
+	if !namespaceName.MatchString(namespace) {
+		return "", nil, status.Error(codes.InvalidArgument, "namespace: give the name of a namespace: lower case letters, digits and -")
+	}
+	ends := []string{namespace + "/"}
+	return namespace, &observer.GetFlowsRequest{Whitelist: []*flow.FlowFilter{{SourcePod: ends, Verdict: dropped}, {DestinationPod: ends, Verdict: dropped}}}, nil
+}
+
+// document is what a page renders.
+type document struct {
+	Title, Path string
+	// Namespace is that of the flows; Problem says why there are none.
+	Namespace, Problem string
+	Rows               []row
+	Nodes              []node
+	Missing            []string // nodes without an answer
+	At                 time.Time
+}
+
+// denied shows the newest kept flows that were denied.
+func (h *Handler) denied(w http.ResponseWriter, r *http.Request) {
+	d := &document{Title: "Denied flows", Path: "/"}
+	var q *observer.GetFlowsRequest
+	var err error
+	if d.Namespace, q, err = request(r); err == nil {
+		q.Number = kept
+		err = h.relay.GetFlows(q, stream{ctx: called(r), send: func(m *observer.GetFlowsResponse) error {
+			if f := m.GetFlow(); f != nil {
+				d.Rows = append(d.Rows, newRow(m))
+			}
+			if s := m.GetNodeStatus(); s.GetStateChange() == hubblerelay.NodeState_NODE_UNAVAILABLE {
+				d.Missing = append(d.Missing, s.GetNodeNames()...)
+			}
+			return nil
+		}})
+	}
+	slices.Reverse(d.Rows) // the newest first
+	h.render(w, d, err)
+}
+
+// node is a node of the relay.
+type node struct{ Name, State, Version string }
+
+// nodes shows which agents answer.
+func (h *Handler) nodes(w http.ResponseWriter, r *http.Request) {
+	d := &document{Title: "Nodes", Path: "/nodes"}
+	list, err := h.relay.GetNodes(called(r), &observer.GetNodesRequest{})
+	for _, n := range list.GetNodes() {
+		state := "no answer"
+		if n.GetState() == hubblerelay.NodeState_NODE_CONNECTED {
+			state = "connected"
+		}
+		d.Nodes = append(d.Nodes, node{n.GetName(), state, n.GetVersion()})
+	}
+	h.render(w, d, err)
+}
+
+// statusOf is the HTTP status of a call of the relay.
+func statusOf(err error) int {
+	switch status.Code(err) {
+	case codes.OK:
+		return http.StatusOK
+	case codes.Unauthenticated:
+		return http.StatusUnauthorized
+	case codes.PermissionDenied:
+		return http.StatusForbidden
+	case codes.InvalidArgument:
+		return http.StatusBadRequest
+	case codes.ResourceExhausted:
+		return http.StatusTooManyRequests
+	case codes.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// render writes a page, or the reason why there is none.
+func (h *Handler) render(w http.ResponseWriter, d *document, err error) {
+	code := statusOf(err)
+	if err != nil {
+		d.Rows, d.Nodes, d.Problem = nil, nil, status.Convert(err).Message()
+	}
+	if code == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Basic realm="isthmus: any name, and a token of the cluster as password", charset="UTF-8"`)
+	}
+	d.At = time.Now().UTC()
+	var b bytes.Buffer
+	if err := h.templates.ExecuteTemplate(&b, "document", d); err != nil {
+		http.Error(w, "render the page: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write(b.Bytes()) // the client may have gone
+}
