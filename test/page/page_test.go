@@ -44,7 +44,8 @@ func TestPages(t *testing.T) {
 
 	small := serve(t, top, program, "deploy/examples/hospital")
 	large := serve(t, top, program, largeCluster(t))
-	out := command(t, work, 10*time.Minute, "node", "pages.mjs", small, large, images)
+	live := serveRelay(t)
+	out := command(t, work, 10*time.Minute, "node", "pages.mjs", small, large, live, images)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	t.Log("\n" + out)
 	if last := lines[len(lines)-1]; !strings.Contains(last, " 0 failed; axe: 0 violations") {

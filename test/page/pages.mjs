@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// node pages.mjs SMALL LARGE IMAGES: tests of the web pages in Chromium. SMALL is the address of the pages about
-// deploy/examples/hospital, LARGE of those about 10,000 pods. Screenshots are written to the directory IMAGES.
+// node pages.mjs SMALL LARGE LIVE IMAGES: tests of the web pages in Chromium. SMALL is the address of the pages about
+// deploy/examples/hospital, LARGE of those about 10,000 pods, LIVE of those of a relay. Screenshots are written to the directory IMAGES.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { chromium } from 'playwright-core'
 
-const [small, large, images] = process.argv.slice(2)
+const [small, large, live, images] = process.argv.slice(2)
 const axe = readFileSync('node_modules/axe-core/axe.min.js', 'utf8')
 const mostBytes = 80_000
 const mostPaint = 2000 // milliseconds
@@ -27,7 +27,7 @@ async function open (options = {}) {
   page.on('pageerror', e => faults.push(`error: ${e.message}`))
   page.on('console', m => { if (m.type() === 'error' && !/status of 40\d/.test(m.text())) faults.push(`console: ${m.text()}`) })
   page.on('dialog', d => { faults.push(`dialog: ${d.message()}`); d.dismiss() })
-  page.on('request', r => { if (!r.url().startsWith(small) && !r.url().startsWith(large)) faults.push(`request to ${r.url()}`) })
+  page.on('request', r => { if (![small, large, live].some(a => r.url().startsWith(a))) faults.push(`request to ${r.url()}`) })
   return { page, context, faults }
 }
 
@@ -107,6 +107,36 @@ for (const colorScheme of ['light', 'dark']) {
     assert.equal(violations, 0)
   }, { colorScheme })
 }
+
+test('new denied flows appear, and can be paused', async ({ page }) => {
+  await page.goto(live)
+  await page.getByText('New flows appear by themselves.').or(page.getByText('Node n1: connected')).waitFor()
+  const rows = page.locator('#flows tr')
+  await page.waitForFunction(() => document.querySelectorAll('#flows tr').length >= 6)
+  assert.match(await rows.first().textContent(), /shop\/web-\d+<script>alert\(1\)<\/script>pay\/apiTCP 443isolated for ingress/)
+  await page.getByRole('button', { name: 'Pause' }).press('Enter')
+  const before = await rows.count()
+  await page.waitForTimeout(1500) // seven flows
+  assert.equal(await rows.count(), before)
+  await page.getByRole('button', { name: 'Continue' }).press('Enter')
+  await page.waitForFunction(n => document.querySelectorAll('#flows tr').length > n, before)
+  for (const address of ['', '?namespace=shop', '?namespace=A', 'nodes']) {
+    await page.goto(live + address)
+    await page.evaluate(axe)
+    const found = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }))
+    violations += found.violations.length
+    assert.deepEqual(found.violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' ')}`), [], `axe: ${address}`)
+  }
+}, { httpCredentials: { username: 'any', password: 'token' } })
+
+test('denied flows without JavaScript', async ({ page }) => {
+  await page.goto(live)
+  assert.equal(await page.locator('#flows tr').count(), 2)
+  assert.equal(await page.getByRole('button', { name: 'Pause' }).isVisible(), false)
+  await page.getByLabel('Namespace').fill('shop')
+  await page.getByRole('button', { name: 'Show' }).click()
+  assert.match(page.url(), /\?namespace=shop$/)
+}, { javaScriptEnabled: false, httpCredentials: { username: 'any', password: 'token' } })
 
 test('nothing depends on colour: each cell has words', async ({ page }) => {
   for (const address of pages) {

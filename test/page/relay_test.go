@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
+	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/relay/web"
+)
+
+// relay has two kept flows and one node, and five new flows a second. The tests of common/relay are about the real one.
+type relay struct{}
+
+// authorization is the header of user any with password token.
+const authorization = "Basic YW55OnRva2Vu"
+
+func (relay) check(ctx context.Context) error {
+	if fmt.Sprint(metadata.ValueFromIncomingContext(ctx, "authorization")) != "["+authorization+"]" {
+		return status.Error(codes.Unauthenticated, "the token is missing or not valid")
+	}
+	return nil
+}
+
+func (r relay) GetFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServer[observer.GetFlowsResponse]) error {
+	if err := r.check(s.Context()); err != nil {
+		return err
+	}
+	err := s.Send(&observer.GetFlowsResponse{ResponseTypes: &observer.GetFlowsResponse_NodeStatus{
+		NodeStatus: &hubblerelay.NodeStatusEvent{StateChange: hubblerelay.NodeState_NODE_CONNECTED, NodeNames: []string{"n1"}}}})
+	for n := 0; err == nil; n++ {
+		if !q.GetFollow() && n == 2 {
+			return nil
+		}
+		err = s.Send(&observer.GetFlowsResponse{Time: timestamppb.Now(), NodeName: "n1", ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: &flow.Flow{
+			Source: &flow.Endpoint{Namespace: "shop", PodName: fmt.Sprintf("web-%d<script>alert(1)</script>", n)}, Destination: &flow.Endpoint{Namespace: "pay", PodName: "api"},
+			Summary: "isolated for ingress by NetworkPolicy pay/api, no rule accepts", L4: &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{DestinationPort: 443}}}}}})
+		if q.GetFollow() {
+			select {
+			case <-s.Context().Done():
+				return s.Context().Err()
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}
+	return err
+}
+
+func (r relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
+	return &observer.GetNodesResponse{Nodes: []*observer.Node{{Name: "default/n1", State: hubblerelay.NodeState_NODE_CONNECTED, Version: "v1"}}}, r.check(ctx)
+}
+
+// serveRelay serves the pages of a relay until the test ends, and returns their address.
+func serveRelay(t *testing.T) string {
+	h, err := web.New(relay{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL + "/"
+}
