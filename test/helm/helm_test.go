@@ -209,6 +209,7 @@ func TestContradictions(t *testing.T) {
 		"windows.mode=overlay,fabric.vni=65536":                                           "take 4096 to 65535",
 		"windows.mode=overlay,fabric.vxlanPort=8472":                                      "know 4789 only",
 		"image.digest=" + digest:                                                          "image.digest without image.windowsDigest",
+		"relay.enabled=true,relay.page=true,relay.access=transport":                       "set relay.access=token, or relay.page=false",
 		"prometheus.annotations=true":                                                     `set agent.httpAddress to "0.0.0.0:9470"`,
 		"prometheus.annotations=true,agent.httpAddress=[::1]:9470":                        "agent.httpAddress [::1]:9470",
 		"prometheus.podMonitor.enabled=true":                                              "agent.httpAddress 127.0.0.1:9470",
