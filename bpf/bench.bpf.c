@@ -66,11 +66,19 @@ struct {
 	__type(value, struct verdict_row);
 } floor_verdicts SEC(".maps");
 
+/* A flow of the least programs: as large as the state of a flow must be. */
+struct floor_conn {
+	__u32 seen;
+	__u32 sent[2];
+	__u32 rest[21];
+};
+_Static_assert(sizeof(struct floor_conn) == 96, "layout");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
 	__type(key, struct conn_key4);
-	__type(value, struct conn);
+	__type(value, struct floor_conn);
 } floor_conns SEC(".maps");
 
 /* The keys of floor_conns by index, and the number of entries of each slot. */
@@ -139,7 +147,7 @@ static __always_inline void place(const struct headers *h, struct conn_key4 *key
 static __always_inline void note(struct __sk_buff *skb, const struct headers *h)
 {
 	struct conn_key4 key = {};
-	struct conn *c, fresh = {};
+	struct floor_conn *c, fresh = {};
 
 	place(h, &key);
 	c = bpf_map_lookup_elem(&floor_conns, &key);
@@ -205,7 +213,7 @@ int opened(struct __sk_buff *skb)
 	struct headers *h = headers(skb);
 	struct conn_key4 key = {}, *oldest;
 	struct flow_share *share;
-	struct conn fresh = {};
+	struct floor_conn fresh = {};
 	__u32 index, zero = 0;
 
 	if (!h || !row_of(h))

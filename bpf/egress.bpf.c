@@ -67,15 +67,40 @@ __noinline int store_denied(const struct post_dnat_record *r, const struct slot 
 	if (!r || !slot)
 		return COUNT_EGRESS_DENY;
 	conn_place(&r->flow, &at, v6);
-	c = conn_find(&at, r->flow.protocol, bpf_jiffies64(), v6);
+	c = conn_find_any(&at, r->flow.protocol, bpf_jiffies64(), v6);
 	if (!c)
 		return COUNT_EGRESS_DENY;
+	if (!conn_hold(c, END_IN(&at, 0)))
+		return COUNT_EGRESS_DENY;
 	had = approval_of(c, at.src);
+	/* A pod that accepted the flow may still answer, but not open it. */
+	if (had.authorised & ROLE_OPENED)
+		approve(c, at.src, had.authorised | ROLE_REVOKED, slot->epoch);
+	conn_release(c);
 	if (!(had.authorised & ROLE_OPENED))
 		return COUNT_EGRESS_DENY;
-	/* A pod that accepted the flow may still answer, but not open it. */
-	approve(c, at.src, had.authorised | ROLE_REVOKED, slot->epoch);
 	return r->kind == PACKET_OPENS ? COUNT_EGRESS_DENY : DROP_REVOKED;
+}
+
+/* Stores an allowed flow that is not known. Returns 0, or a negative number if there is no
+ * room. */
+static __always_inline long store_new(struct conn_place *at, const struct post_dnat_record *r, const struct flow *to, __u32 epoch, __u32 now, bool v6)
+{
+	long err;
+	__u32 made;
+	struct conn *c = conn_begin(at, r->slot, now, &made, &err, v6);
+
+	if (!c)
+		return err;
+	c->end[0] = approval(at->src ? 0 : ROLE_OPENED, epoch);
+	c->end[1] = approval(at->src ? ROLE_OPENED : 0, epoch);
+	c->flow_flags = CONN_TRANSLATED | CONN_OUTSIDE;
+	c->backend_port = to->dst_port;
+	__builtin_memcpy(c->backend, &to->dst, sizeof(c->backend));
+	c->sent[0] = !at->src;
+	c->sent[1] = at->src;
+	conn_publish(at, c, made, v6);
+	return 0;
 }
 
 /* Stores an allowed flow under the addresses that the pod uses, so that answers pass. to is the
@@ -84,7 +109,7 @@ __noinline int store_allowed(const struct post_dnat_record *r, const struct flow
 {
 	struct packet p = {};
 	struct conn_place *at = &p.at;
-	struct conn *c, fresh = {};
+	struct conn *c;
 	__u32 now = bpf_jiffies64();
 	struct approval had;
 	bool known;
@@ -92,18 +117,9 @@ __noinline int store_allowed(const struct post_dnat_record *r, const struct flow
 	if (!r || !to || !slot)
 		return NO_COUNTER;
 	conn_place(&r->flow, at, v6);
-	c = conn_find(at, r->flow.protocol, now, v6);
-	if (!c) {
-		fresh.end[0] = approval(at->src ? 0 : ROLE_OPENED, slot->epoch);
-		fresh.end[1] = approval(at->src ? ROLE_OPENED : 0, slot->epoch);
-		fresh.flow_flags = CONN_TRANSLATED | CONN_OUTSIDE;
-		fresh.share = r->slot;
-		fresh.backend_port = to->dst_port;
-		__builtin_memcpy(fresh.backend, &to->dst, sizeof(fresh.backend));
-		fresh.sent[0] = !at->src;
-		fresh.sent[1] = at->src;
-		fresh.seen = now;
-		if (v6 ? conn_put(at, &fresh, true) : conn_put(at, &fresh, false))
+	c = conn_find_any(at, r->flow.protocol, now, v6);
+	if (!c || !conn_hold(c, END_IN(at, 0))) {
+		if (v6 ? store_new(at, r, to, slot->epoch, now, true) : store_new(at, r, to, slot->epoch, now, false))
 			count_bytes(len, COUNT_UNTRACKED);
 		return COUNT_EGRESS_ALLOW;
 	}
@@ -118,6 +134,7 @@ __noinline int store_allowed(const struct post_dnat_record *r, const struct flow
 	approve(c, at->src, had.authorised | ROLE_OPENED, slot->epoch);
 	p.kind = r->kind;
 	conn_seen(c, &p, at->src, true, now);
+	conn_release(c);
 	return known ? NO_COUNTER : COUNT_EGRESS_ALLOW;
 }
 
@@ -132,11 +149,11 @@ __noinline int answers_client(const struct post_dnat_record *r, const struct flo
 	if (!r || !to)
 		return false;
 	conn_place(&r->flow, &at, v6);
-	c = conn_find(&at, r->flow.protocol, bpf_jiffies64(), v6);
+	c = conn_find_any(&at, r->flow.protocol, bpf_jiffies64(), v6);
 	if (!c || !(c->flow_flags & CONN_MASQUERADED))
 		return false;
 	__builtin_memcpy(&client, c->client, sizeof(client));
-	return same(&client, &to->dst);
+	return same(&client, &to->dst) && conn_remains(c, END_IN(&at, 0));
 }
 
 /* Moves a fast-path flow to the host stack if DNAT gives a new flow the same addresses and
@@ -151,9 +168,9 @@ __noinline int retire_fast_path(const struct flow *to, int v6)
 	if (!to)
 		return 0;
 	conn_place(to, &at, v6);
-	c = conn_find(&at, to->protocol, bpf_jiffies64(), v6);
-	if (c && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
-		clear_flags(c, CONN_REMOTE);
+	c = conn_find_any(&at, to->protocol, bpf_jiffies64(), v6);
+	if (c && (c->flow_flags & CONN_REMOTE) && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
+		conn_leave(c, END_IN(&at, 0), CONN_REMOTE);
 	return 0;
 }
 

@@ -72,56 +72,30 @@ struct decision {
 	struct packet packet;
 };
 
-/* Decides a packet of a flow and its path. For ACT_LOCAL, d->peer becomes the pod at the
- * other end. */
-static __always_inline enum outcome track(struct __sk_buff *skb, struct decision *d, bool v6)
+/* Decides a packet of a known flow and its path, or returns ACT_UNKNOWN. */
+static __always_inline enum outcome track_known(struct __sk_buff *skb, struct decision *d, struct conn *c, __u32 now)
 {
 	struct pod_ctx *l = &d->local, *peer = &d->peer;
 	const struct packet *p = &d->packet;
-	struct conn_place *at = &d->packet.at;
-	__u32 now = bpf_jiffies64();
-	struct conn *c;
-	__u32 generation = p->kind == PACKET_OPENS ? current_generation() : 0; /* before any lookup */
-	bool side;
+	const struct conn_place *at = &d->packet.at;
+	bool side = l->from_pod ? at->src : !at->src;
+	__u32 end = END_IN(at, side);
 	enum outcome act;
 
-	/* For foreign interfaces this is the second time. The table must be read after the
-	 * generation: the entries of an earlier table may be gone. */
-	if (!read_slot(l))
-		return DROP_NO_ENDPOINT;
-	if (p->kind == PACKET_OPENS) {
-		act = l->from_pod ? ACT_PASS : find_source(skb, p, l);
-		if (!act)
-			act = evaluate_early(skb, l, p, generation, v6);
-		if (act)
-			return act;
-	}
-	conn_place(&p->flow, at, v6);
-	c = conn_find(at, p->flow.protocol, now, v6);
-	if (!c) {
-		if (l->from_pod && !l->allowed && may_be_translated(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
-			return ACT_POST_DNAT;
-		act = l->from_pod || l->allowed ? ACT_PASS : find_source(skb, p, l);
-		if (!act)
-			act = open_flow(skb, l, p, peer);
-		if (continues(act))
-			store_flow(skb, l, p, peer, act);
-		return act;
-	}
-	side = l->from_pod ? at->src : !at->src;
 	if (!l->from_pod) {
 		/* The ports of a closed fast-path flow may serve a new flow that DNAT changed.
 		 * Its answers must return through the host stack. UDP from the host stack may
 		 * always be such a flow. */
-		if (p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
-			clear_flags(c, CONN_DIRECT | CONN_REMOTE);
-		if (p->flow.protocol == IPPROTO_UDP)
-			clear_flags(c, CONN_REMOTE);
+		if ((c->flow_flags & (CONN_DIRECT | CONN_REMOTE)) && p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
+			conn_leave(c, end, CONN_DIRECT | CONN_REMOTE);
+		if ((c->flow_flags & CONN_REMOTE) && p->flow.protocol == IPPROTO_UDP)
+			conn_leave(c, end, CONN_REMOTE);
 		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != skb->ingress_ifindex) {
 			act = find_source(skb, p, l);
+			if (!act)
+				act = update_source(skb, l, c, end);
 			if (act)
 				return act;
-			update_source(skb, l, c, side);
 		}
 	}
 	if (needs_post_dnat(l, p, c, side)) {
@@ -137,8 +111,50 @@ static __always_inline enum outcome track(struct __sk_buff *skb, struct decision
 	} else if (!act) {
 		act = path_of(l, p, c, side);
 	}
+	if (!conn_remains(c, end))
+		return ACT_UNKNOWN;
 	if (continues(act))
 		conn_seen(c, p, at->src, l->from_pod, now);
+	return act;
+}
+
+/* Decides a packet of a flow and its path. For ACT_LOCAL, d->peer becomes the pod at the
+ * other end. */
+static __always_inline enum outcome track(struct __sk_buff *skb, struct decision *d, bool v6)
+{
+	struct pod_ctx *l = &d->local, *peer = &d->peer;
+	const struct packet *p = &d->packet;
+	struct conn_place *at = &d->packet.at;
+	__u32 now = bpf_jiffies64();
+	struct conn *c;
+	__u32 generation = p->kind == PACKET_OPENS ? current_generation() : 0; /* before any lookup */
+	enum outcome act;
+
+	/* For foreign interfaces this is the second time. The table must be read after the
+	 * generation: the entries of an earlier table may be gone. */
+	if (!read_slot(l))
+		return DROP_NO_ENDPOINT;
+	if (p->kind == PACKET_OPENS) {
+		act = l->from_pod ? ACT_PASS : find_source(skb, p, l);
+		if (!act)
+			act = evaluate_early(skb, l, p, generation, v6);
+		if (act)
+			return act;
+	}
+	conn_place(&p->flow, at, v6);
+	c = conn_find(at, p->flow.protocol, now, v6);
+	if (c) {
+		act = track_known(skb, d, c, now);
+		if (act != ACT_UNKNOWN)
+			return act;
+	}
+	if (l->from_pod && !l->allowed && may_be_translated(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
+		return ACT_POST_DNAT;
+	act = l->from_pod || l->allowed ? ACT_PASS : find_source(skb, p, l);
+	if (!act)
+		act = open_flow(skb, l, p, peer);
+	if (continues(act))
+		store_flow(skb, l, p, peer, act);
 	return act;
 }
 
@@ -293,12 +309,14 @@ int from_node(struct __sk_buff *skb)
 const struct shared_types {
 	struct event event;
 	struct approval approval;
+	struct conn conn;
 	struct carried_flow carried_flow;
 	struct adoption adoption;
 	enum adoption_result adoption_result;
 	enum class_flag class_flag;
 	enum conn_flag conn_flag;
 	enum conn_state conn_state;
+	enum conn_version conn_version;
 	enum counter_id counter_id;
 	enum event_flag event_flag;
 	enum event_loss event_loss;

@@ -66,7 +66,7 @@ func (a *auditLab) kinds() (all []kind) {
 		}
 		all = append(all, kind{name: "unpin " + m.name, objects: []string{"pin"}, do: func() (string, error) { return m.name, os.Remove(a.pinned(m.name)) }})
 	}
-	for _, name := range []string{"conns4", "ledger6", "counters", "verdict_counts", "post_dnat", "events", "datagrams"} {
+	for _, name := range []string{"conns4", "conn_index6", "conn_hints4", "counters", "verdict_counts", "post_dnat", "events", "datagrams"} {
 		all = append(all, kind{name: "unpin " + name, objects: []string{"pin"}, do: func() (string, error) { return name, os.Remove(a.pinned(name)) }})
 	}
 	one := func(name string, objects []string, opens, cuts bool, do func() (string, error)) {

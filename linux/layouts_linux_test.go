@@ -26,6 +26,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/kubeproxy"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
@@ -255,8 +256,11 @@ func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := spec.Maps["conns4"]
-	now := m.Value.(*btf.Struct)
+	m := spec.Maps["conn_index4"]
+	var now *btf.Struct
+	if err := spec.Types.TypeByName("conn", &now); err != nil {
+		t.Fatal(err)
+	}
 	old := &btf.Struct{Name: now.Name, Members: []btf.Member{{Name: "mood", Type: &btf.Int{Name: "unsigned int", Size: 4}}}, Size: 8}
 	var moves [][3]uint32
 	for _, f := range slices.Backward(now.Members) {
@@ -275,15 +279,18 @@ func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var k, v []byte
-	for all := from.Iterate(); all.Next(&k, &v); {
+	if err := flowtable.Read4(from, func(_ uint32, e *bpfobj.PodConnEntry4) error {
+		v, err := binary.Append(nil, binary.NativeEndian, e.Conn)
+		if err != nil {
+			return err
+		}
 		as := bytes.Repeat([]byte{0xee}, int(old.Size))
 		for _, c := range moves {
 			copy(as[c[1]:c[1]+c[2]], v[c[0]:c[0]+c[2]])
 		}
-		if err := made.Put(k, as); err != nil {
-			t.Fatal(err)
-		}
+		return made.Put(e.Key, as)
+	}); err != nil {
+		t.Fatal(err)
 	}
 	return made
 }
@@ -299,13 +306,13 @@ func TestFlowsAreMigratedByTheNamesOfTheirFields(t *testing.T) {
 	from, err := ebpf.LoadPinnedMap(path, nil)
 	l.must(err)
 	defer from.Close()
-	var odd bpfobj.PodConnKey4
-	var conn bpfobj.PodConn
-	if !from.Iterate().Next(&odd, &conn) { // seen recently, but no packet follows
+	var odd bpfobj.PodConnEntry4 // seen recently, but no packet follows
+	l.must(flowtable.Read4(from, func(_ uint32, e *bpfobj.PodConnEntry4) error { odd = *e; return nil }))
+	if odd.Conn.Version == 0 {
 		t.Fatal("there are no flows")
 	}
-	odd.Protocol, conn.State = 99, 9
-	l.must(from.Put(odd, conn))
+	odd.Key.Protocol, odd.Conn.State = 99, 9
+	l.must(from.Put(from.MaxEntries()-1, odd))
 	old := reshaped(t, from, "packets", "bytes")
 	defer old.Close()
 	l.must(os.Remove(path))

@@ -85,7 +85,7 @@ var rules = []rule{
 		except: []string{"linux/link", "linux/engines", "linux/fabric", "linux/foreign", "linux/hostport", "linux/kubeproxy", "linux/takeover"},
 		reason: "netlink and nftables are reached by the packages that own such objects"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
-		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp", "linux/migrate", "linux/clock", "linux/takeover", "linux/testrun"}, reason: "the kernel's BPF is reached through the loaders and the packages that they use"},
+		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp", "linux/migrate", "linux/flowtable", "linux/clock", "linux/takeover", "linux/testrun"}, reason: "the kernel's BPF is reached through the loaders and the packages that they use"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"google.golang.org/grpc", "google.golang.org/protobuf", module + "common/api/isthmus"},
 		except: []string{"common/api/isthmus", "common/api/hubble", "common/agent/server", "common/hubble", "common/relay", "cmd/isthmus-relay", "cmd/isthmusctl/node"}, reason: "state stays typed up to the edge: the server and the commands that ask it alone know its messages"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},

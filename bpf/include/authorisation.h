@@ -19,14 +19,17 @@ static __always_inline bool may_use_fast_path(const struct pod_ctx *l)
 }
 
 /* Revalidates the roles of a pod in a flow after the epoch of its slot changed. Each role is
- * evaluated as it was when the flow opened. side is the end of the pod; flags holds only the
- * family and the sender. */
-__noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f, struct conn *c, int side, int flags)
+ * evaluated as it was when the flow opened. end is that of the pod (END_IN); flags holds only
+ * the family and the sender. */
+__noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f, struct conn *c, __u32 end, int flags)
 {
+	bool side = SIDE_OF(end);
 	__u8 had, kept = 0;
 
 	if (!l || !f || !c)
 		return DROP_REVOKED;
+	if (!conn_hold(c, end))
+		return ACT_UNKNOWN;
 	had = approval_of(c, side).authorised & ~ROLE_REVOKED;
 	if ((had & ROLE_OPENED) && reevaluate(l, f, c, ROLE_OPENED, flags))
 		kept |= ROLE_OPENED;
@@ -37,17 +40,21 @@ __noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f
 	/* Without a role the flow stays in the table. Otherwise packets that are still on their
 	 * way would open a new flow. */
 	approve(c, side, kept ? kept : had | ROLE_REVOKED, l->slot.epoch);
+	conn_release(c);
 	return kept ? ACT_PASS : DROP_REVOKED;
 }
 
 /* Authorises a new role in a known flow: the pod opens it, or another end opens it to the pod. */
-__noinline enum outcome authorise(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, struct conn *c, int side)
+__noinline enum outcome authorise(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, struct conn *c, __u32 end)
 {
+	bool side = SIDE_OF(end);
 	struct approval had;
 	__u8 role;
 
 	if (!l || !p || !c || evaluate_new_role(skb, l, p) == DENY)
 		return ACT_DENIED;
+	if (!conn_hold(c, end))
+		return ACT_UNKNOWN;
 	role = role_of(l);
 	had = approval_of(c, side);
 	if (had.epoch == l->slot.epoch && !(had.authorised & ROLE_REVOKED))
@@ -55,6 +62,7 @@ __noinline enum outcome authorise(struct __sk_buff *skb, const struct pod_ctx *l
 	if (!may_use_fast_path(l))
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	approve(c, side, role, l->slot.epoch);
+	conn_release(c);
 	return ACT_PASS;
 }
 
@@ -68,13 +76,13 @@ static __always_inline enum outcome authorise_packet(struct __sk_buff *skb, cons
 	if (p->kind == PACKET_OPENS) {
 		/* A pod that accepted a flow may not open its reverse. */
 		if (!(now.authorised & (l->from_pod ? ROLE_OPENED : ROLE_ACCEPTED)) || (now.authorised & ROLE_REVOKED) || stale)
-			return authorise(skb, l, p, c, side);
+			return authorise(skb, l, p, c, END_IN(&p->at, side));
 		return ACT_PASS;
 	}
 	if (!now.authorised)
-		return authorise(skb, l, p, c, side);
+		return authorise(skb, l, p, c, END_IN(&p->at, side));
 	if (stale)
-		return revalidate(l, &p->flow, c, side, EVAL(p->v6, l->from_pod, 0));
+		return revalidate(l, &p->flow, c, END_IN(&p->at, side), EVAL(p->v6, l->from_pod, 0));
 	return now.authorised & ROLE_REVOKED ? DROP_REVOKED : ACT_PASS;
 }
 
@@ -106,16 +114,18 @@ static __always_inline enum outcome path_of(const struct pod_ctx *l, const struc
 
 /* Updates a known flow when a packet arrives by another device than before, or from an address
  * that the node may use for another client at any time. find_source has found the real source.
- * Roles that policy authorised for one source do not apply to another. Returns 0. */
-__noinline int update_source(struct __sk_buff *skb, const struct pod_ctx *l, struct conn *c, int side)
+ * Roles that policy authorised for one source do not apply to another. Returns ACT_PASS or
+ * ACT_UNKNOWN. */
+__noinline enum outcome update_source(struct __sk_buff *skb, const struct pod_ctx *l, struct conn *c, __u32 end)
 {
+	bool side = SIDE_OF(end);
 	struct approval had;
 	struct end client;
 	struct ip was;
 	bool other;
 
-	if (!l || !c)
-		return 0;
+	if (!l || !c || !conn_hold(c, end))
+		return ACT_UNKNOWN;
 	had = approval_of(c, side);
 	__builtin_memcpy(&was, c->client, sizeof(was));
 	load_sender(skb, &client);
@@ -130,5 +140,6 @@ __noinline int update_source(struct __sk_buff *skb, const struct pod_ctx *l, str
 	}
 	if (!(c->flow_flags & CONN_DIRECT))
 		OF_END(c->place, !side) = l->device;
-	return 0;
+	conn_release(c);
+	return ACT_PASS;
 }

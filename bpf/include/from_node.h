@@ -20,8 +20,18 @@ __noinline enum outcome track_error_from_node(struct __sk_buff *skb, const struc
 	if (!p || !pod || p->kind != PACKET_ERROR || !p->quoted.protocol)
 		return ACT_PASS;
 	conn_place(&p->quoted, &at, p->v6);
-	c = conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
-	return c && error_uses_fast_path(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) && take_error_budget(pod) ? ACT_LOCAL : ACT_PASS;
+	c = conn_find_rare(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
+	return c && error_uses_fast_path(p, c, pod, at.src, CONN_REMOTE) && conn_remains(c, END_IN(&at, 0)) && receivable(skb, pod, p->v6) && take_error_budget(pod) ? ACT_LOCAL : ACT_PASS;
+}
+
+/* Notes the device by which the packets of an end arrive now. Returns 0. */
+__noinline int move_source(struct conn *c, __u32 end, __u32 device)
+{
+	if (c && conn_hold(c, end)) {
+		OF_END(c->place, SIDE_OF(end)) = device;
+		conn_release(c);
+	}
+	return 0;
 }
 
 /* Decides a packet between two pods, of which the receiving one is on this node. */
@@ -48,8 +58,11 @@ static __always_inline enum outcome track_from_node(struct __sk_buff *skb, struc
 	pod->index = OF_END(c->place, !at->src) ^ PLACE_IS_SLOT;
 	if (!receivable(skb, pod, v6))
 		return ACT_PASS;
-	OF_END(c->place, at->src) = skb->ifindex;
+	if (OF_END(c->place, at->src) != skb->ifindex)
+		move_source(c, END_IN(at, at->src), skb->ifindex);
 	act = authorise_peer(skb, pod, p, c, !at->src);
+	if (!conn_remains(c, END_IN(at, 0)) || act == ACT_UNKNOWN)
+		return ACT_PASS; /* to_pod decides the packet as one of an unknown flow */
 	if (act == ACT_LOCAL)
 		conn_seen(c, p, at->src, false, now);
 	return act;

@@ -49,51 +49,54 @@ __noinline int take_error_budget(const struct pod_ctx *l)
 }
 
 /* Reports whether an ICMP error belongs to a flow that policy allows the pod now. c is the
- * flow, side the end of the pod. */
-static __always_inline bool error_is_allowed(const struct pod_ctx *l, const struct packet *p, struct conn *c, bool side)
+ * flow, end that of the pod. */
+static __always_inline bool error_is_allowed(const struct pod_ctx *l, const struct packet *p, struct conn *c, __u32 end)
 {
-	struct approval now = approval_of(c, side);
+	struct approval now = approval_of(c, SIDE_OF(end));
 
 	if (!(now.authorised & (ROLE_OPENED | ROLE_ACCEPTED)))
 		return false;
 	if (now.epoch == l->slot.epoch)
 		return holds(now);
 	/* The quoted packet went in the opposite direction. */
-	return revalidate(l, &p->quoted, c, side, EVAL(p->v6, !l->from_pod, 0)) == ACT_PASS;
+	return revalidate(l, &p->quoted, c, end, EVAL(p->v6, !l->from_pod, 0)) == ACT_PASS;
 }
 
-/* Returns the flow that an ICMP error quotes, or NULL. src becomes the end that sent the quoted
+/* Returns the flow that an ICMP error quotes, or NULL. end becomes the end that sent the quoted
  * packet. */
-static __noinline struct conn *find_quoted(const struct packet *p, bool *src)
+static __noinline struct conn *find_quoted(const struct packet *p, __u32 *end)
 {
 	struct conn_place at = {};
+	struct conn *c;
 
 	conn_place(&p->quoted, &at, p->v6);
-	*src = at.src;
-	return conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
+	c = conn_find_rare(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
+	*end = END_IN(&at, at.src);
+	return c;
 }
 
 /* Decides an ICMP error and its path. For ACT_LOCAL, peer becomes the pod at the other end. */
 __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, struct pod_ctx *peer)
 {
+	enum outcome act = ACT_PASS;
 	struct conn *c = NULL;
-	bool src = false;
+	__u32 end = 0; /* that sent the quoted packet */
 
 	if (!l || !p || !peer || !read_slot(l))
 		return ACT_DENIED;
 	/* A pod may quote only packets it received, to their sender. It may receive only quotes
 	 * of packets it sent. */
 	if (p->quoted.protocol && same(&p->flow.dst, &p->quoted.src) && (!l->from_pod || same(&p->flow.src, &p->quoted.dst)))
-		c = find_quoted(p, &src);
-	if (!c || !error_is_allowed(l, p, c, l->from_pod ? !src : src) || !take_error_budget(l))
-		return evaluate_new_role(skb, l, p) == ALLOW ? ACT_PASS : ACT_DENIED;
-	if (!l->from_pod)
-		return ACT_PASS;
-	if (error_uses_fast_path(p, c, peer, src, CONN_DIRECT))
-		return ACT_LOCAL;
-	if (c->flow_flags & CONN_REMOTE) {
-		l->device = OF_END(c->place, src);
-		return ACT_REMOTE;
+		c = find_quoted(p, &end);
+	if (c && error_is_allowed(l, p, c, l->from_pod ? end ^ 1 : end)) {
+		if (l->from_pod && error_uses_fast_path(p, c, peer, SIDE_OF(end), CONN_DIRECT)) {
+			act = ACT_LOCAL;
+		} else if (l->from_pod && (c->flow_flags & CONN_REMOTE)) {
+			l->device = OF_END(c->place, SIDE_OF(end));
+			act = ACT_REMOTE;
+		}
+		if (conn_remains(c, end) && take_error_budget(l))
+			return act;
 	}
-	return ACT_PASS;
+	return evaluate_new_role(skb, l, p) == ALLOW ? ACT_PASS : ACT_DENIED;
 }

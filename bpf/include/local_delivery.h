@@ -8,17 +8,21 @@
 
 /* Handles a packet of a direct flow whose receiving end changed. That end has a new epoch or no
  * role yet, or its address moved to another pod or to none. */
-__noinline enum outcome revalidate_peer(struct __sk_buff *skb, struct pod_ctx *peer, const struct packet *p, struct conn *c, int side)
+__noinline enum outcome revalidate_peer(struct __sk_buff *skb, struct pod_ctx *peer, const struct packet *p, struct conn *c, __u32 end)
 {
+	bool side = SIDE_OF(end);
 	enum outcome act;
 
 	if (!peer || !p || !c)
 		return ACT_DENIED;
 	if (!find_local_pod(&p->flow.dst, peer, p->v6)) {
-		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
+		conn_leave(c, end, CONN_DIRECT | CONN_REMOTE);
 		return ACT_PASS;
 	}
+	if (!conn_hold(c, end))
+		return ACT_UNKNOWN;
 	OF_END(c->place, side) = peer->index | PLACE_IS_SLOT;
+	conn_release(c);
 	act = authorise_packet(skb, peer, p, c, side);
 	if (act > ACT_PASS) { /* the policy of the peer has revoked the flow */
 		drop(skb, peer, p, act);
@@ -37,7 +41,7 @@ static __always_inline enum outcome authorise_peer(struct __sk_buff *skb, struct
 	if (read_slot(peer) && now.epoch == peer->slot.epoch && holds(now) &&
 	    (p->kind != PACKET_OPENS || (now.authorised & ROLE_ACCEPTED)))
 		return ACT_LOCAL;
-	return revalidate_peer(skb, peer, p, c, side);
+	return revalidate_peer(skb, peer, p, c, END_IN(&p->at, side));
 }
 
 /* Reports whether an ICMP error must take the fast path to the pod at one end of a flow, as the

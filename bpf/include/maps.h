@@ -181,43 +181,63 @@ struct {
 	__type(value, struct table_id);
 } tables SEC(".maps");
 
-/* The flow table: flows that policy has evaluated. The programs write it and evict entries
- * through ledger4 and ledger6 (see ledger.h). A miss means a new flow. */
+/* The flow table: flows that policy has evaluated. The programs write it (see conntrack.h) and
+ * evict flows from it (see ledger.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct conn_entry4);
+} conns4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct conn_entry6);
+} conns6 SEC(".maps");
+
+/* The index of each flow in conns4 and conns6. A miss means a new flow. The programs write it.
+ * These maps and the next two are as large as conns4 and conns6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct conn_key4);
-	__type(value, struct conn);
-} conns4 SEC(".maps");
+	__type(value, struct conn_index);
+} conn_index4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct conn_key6);
-	__type(value, struct conn);
-} conns6 SEC(".maps");
+	__type(value, struct conn_index);
+} conn_index6 SEC(".maps");
 
-/* The keys of conns4 and conns6, each at the index where the program stored it. Each ledger is
- * as large as its flow table. A key without an entry in the flow table is a free index. */
+/* The index of the flow that was found last, by a hash of its key. The programs write it. It
+ * saves the lookup in conn_index4 or conn_index6 if the entry there has the key of the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 131072);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, struct conn_key4);
-} ledger4 SEC(".maps");
+	__type(value, struct conn_hint);
+} conn_hints4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, struct conn_key6);
-} ledger6 SEC(".maps");
+	__type(value, struct conn_hint);
+} conn_hints6 SEC(".maps");
 
-/* The number of ledger4 and ledger6 indexes that programs have examined so far. */
+/* The number of entries of conns4 and conns6 that programs have examined so far. */
 struct ledger_hand {
 	__u64 looked[2];
 };

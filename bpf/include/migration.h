@@ -23,13 +23,18 @@ struct carried_flow {
 	__u8 client[16];
 };
 
+/* A flow to store. */
 struct adoption {
-	struct conn conn;
+	struct conn conn; /* for FLOW_KNOWN, becomes the flow in the table */
 	struct conn_key6 key6;
 	struct conn_key4 key4;
 	__u32 v6;
 	__u32 slots[2]; /* of the two ends; NO_SLOT if the end is no pod of this node */
-	__u32 pad;
+	/* Replace a known flow, if its entry has the generation of conn.version, these roles, and
+	 * these flags. */
+	__u32 replace;
+	struct approval had[2];
+	__u32 had_flags;
 };
 
 /* The results of adopt_flow. */
@@ -39,45 +44,101 @@ enum adoption_result {
 	FLOW_NO_ROOM = 2,
 };
 
+/* Returns the end of a flow that is no pod of this node, or either end if both are. */
+static __always_inline struct ip remote_end(const struct adoption *a, bool end)
+{
+	struct ip remote = {};
+
+	if (a->v6 && end)
+		__builtin_memcpy(&remote, a->key6.addr[1], 16);
+	else if (a->v6)
+		__builtin_memcpy(&remote, a->key6.addr[0], 16);
+	else if (end)
+		__builtin_memcpy(&remote.word[3], a->key4.addr[1], 4);
+	else
+		__builtin_memcpy(&remote.word[3], a->key4.addr[0], 4);
+	return remote;
+}
+
+/* Copies a flow, without the version of its entry. */
+static __always_inline void copy_conn(struct conn *to, const struct conn *from)
+{
+	__builtin_memcpy(&to->seen, &from->seen, sizeof(*to) - offsetof(struct conn, seen));
+}
+
+static __always_inline bool same_approval(const struct conn *c, const struct adoption *a, int end)
+{
+	struct approval now = approval_of(c, end);
+
+	return now.epoch == a->had[end].epoch && now.authorised == a->had[end].authorised;
+}
+
+/* Reads or replaces a flow that the table has. Both roles become those of another policy, so
+ * the next packets revalidate them. */
+static __always_inline enum adoption_result merge_flow(struct adoption *a, struct conn *c, __u32 generation)
+{
+	enum adoption_result result = FLOW_KNOWN;
+
+	if (a->replace && (a->conn.version & ~VERSION_HOLDERS) != generation)
+		return FLOW_NO_ROOM;
+	if (!conn_hold(c, generation))
+		return FLOW_NO_ROOM;
+	if (!a->replace) {
+		copy_conn(&a->conn, c);
+		a->conn.version = generation;
+	} else if (same_approval(c, a, 0) && same_approval(c, a, 1) && c->flow_flags == a->had_flags) {
+		copy_conn(c, &a->conn);
+		result = FLOW_ADOPTED;
+	}
+	conn_release(c);
+	return result;
+}
+
 /* Reads a struct adoption in place of a packet. Returns an enum adoption_result. */
 SEC("tc")
 int adopt_flow(struct __sk_buff *skb)
 {
 	struct adoption *a = (void *)(long)skb->data;
 	struct conn_place at = {};
-	struct ip remote = {};
-	struct conn *was, c;
+	struct ip remote;
+	struct conn *c;
+	int index;
 	bool v6, end;
+	__u32 slot, flags, made;
+	long err;
 
 	if ((void *)(a + 1) > (void *)(long)skb->data_end)
 		return FLOW_NO_ROOM;
 	v6 = a->v6;
-	c = a->conn;
 	if (v6)
 		at.key.v6 = a->key6;
 	else
 		at.key.v4 = a->key4;
-	was = v6 ? bpf_map_lookup_elem(&conns6, &at.key.v6) : bpf_map_lookup_elem(&conns4, &at.key.v4);
-	if (was)
-		return FLOW_KNOWN;
-	c.share = a->slots[0];
-	end = c.share != NO_SLOT; /* index of the remote end */
-	if (!end)
-		c.share = a->slots[1];
-	if (v6 && end)
-		__builtin_memcpy(&remote, at.key.v6.addr[1], 16);
-	else if (v6)
-		__builtin_memcpy(&remote, at.key.v6.addr[0], 16);
-	else if (end)
-		__builtin_memcpy(&remote.word[3], at.key.v4.addr[1], 4);
-	else
-		__builtin_memcpy(&remote.word[3], at.key.v4.addr[0], 4);
+	index = conn_lookup(&at, v6);
+	if (index >= 0) {
+		c = v6 ? conn_in(index, &at, true) : conn_in(index, &at, false);
+		return c ? merge_flow(a, c, at.generation) : FLOW_NO_ROOM;
+	}
+	end = a->slots[0] != NO_SLOT; /* index of the remote end */
+	slot = end ? a->slots[0] : a->slots[1];
+	flags = a->conn.flow_flags;
+	remote = remote_end(a, end);
 	if (!(class_of_address(&remote, v6) & PEER_POD))
-		c.flow_flags |= CONN_OUTSIDE;
+		flags |= CONN_OUTSIDE;
+	c = v6 ? conn_begin(&at, slot, a->conn.seen, &made, &err, true) : conn_begin(&at, slot, a->conn.seen, &made, &err, false);
+	if (!c)
+		return FLOW_NO_ROOM;
+	copy_conn(c, &a->conn);
+	c->flow_flags = flags;
+	c->share = slot;
 	/* The slots of a flow between two pods of this node, 0 for other flows. Without branches,
 	 * the verifier checks what follows once. */
 	_Static_assert(CONN_DIRECT == 1, "makes a mask");
-	c.place[0] = (a->slots[0] | PLACE_IS_SLOT) & -(c.flow_flags & CONN_DIRECT);
-	c.place[1] = (a->slots[1] | PLACE_IS_SLOT) & -(c.flow_flags & CONN_DIRECT);
-	return (v6 ? conn_put(&at, &c, true) : conn_put(&at, &c, false)) ? FLOW_NO_ROOM : FLOW_ADOPTED;
+	c->place[0] = (a->slots[0] | PLACE_IS_SLOT) & -(flags & CONN_DIRECT);
+	c->place[1] = (a->slots[1] | PLACE_IS_SLOT) & -(flags & CONN_DIRECT);
+	if (v6)
+		conn_publish(&at, c, made, true);
+	else
+		conn_publish(&at, c, made, false);
+	return FLOW_ADOPTED;
 }

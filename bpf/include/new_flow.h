@@ -35,40 +35,43 @@ __noinline int store_flow(struct __sk_buff *skb, const struct pod_ctx *l, const 
 {
 	bool direct = act == ACT_LOCAL, v6;
 	struct conn_place at = {};
-	struct conn fresh = {};
+	__u32 here, there, flags, made;
 	struct end client;
-	__u32 here, there;
+	struct conn *c;
 	long err;
 	bool end;
 
 	if (!l || !p || !peer)
 		return -1;
 	v6 = p->v6;
-	conn_place(&p->flow, &at, v6);
-	at.expired = p->at.expired;
+	at = p->at; /* Linux 6.1 accepts map keys only from the stack */
+	c = v6 ? conn_begin(&at, l->index, bpf_jiffies64(), &made, &err, true) : conn_begin(&at, l->index, bpf_jiffies64(), &made, &err, false);
+	if (!c) {
+		if (err)
+			count(skb, COUNT_UNTRACKED);
+		return err;
+	}
 	end = l->from_pod ? at.src : !at.src;
-	fresh.flow_flags = direct ? CONN_DIRECT : (act == ACT_REMOTE ? CONN_REMOTE : (l->outside ? CONN_OUTSIDE : 0));
-	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index | PLACE_IS_SLOT : 0;
+	flags = direct ? CONN_DIRECT : (act == ACT_REMOTE ? CONN_REMOTE : (l->outside ? CONN_OUTSIDE : 0));
+	here = flags & (CONN_DIRECT | CONN_REMOTE) ? l->index | PLACE_IS_SLOT : 0;
 	there = direct ? peer->index | PLACE_IS_SLOT : l->device;
-	/* Write both elements with constant indexes: the verifier rejects writes at variable
-	 * stack offsets. */
-	fresh.end[0] = approval(end && !direct ? 0 : (end ? ROLE_ACCEPTED : role_of(l)), end ? peer->slot.epoch : l->slot.epoch);
-	fresh.end[1] = approval(!end && !direct ? 0 : (!end ? ROLE_ACCEPTED : role_of(l)), !end ? peer->slot.epoch : l->slot.epoch);
-	fresh.place[0] = end ? there : here;
-	fresh.place[1] = end ? here : there;
+	c->end[0] = approval(end && !direct ? 0 : (end ? ROLE_ACCEPTED : role_of(l)), end ? peer->slot.epoch : l->slot.epoch);
+	c->end[1] = approval(!end && !direct ? 0 : (!end ? ROLE_ACCEPTED : role_of(l)), !end ? peer->slot.epoch : l->slot.epoch);
+	c->place[0] = end ? there : here;
+	c->place[1] = end ? here : there;
 	if (l->masqueraded) {
 		load_sender(skb, &client);
-		fresh.flow_flags |= CONN_MASQUERADED;
-		__builtin_memcpy(fresh.client, &client.addr, sizeof(fresh.client));
+		flags |= CONN_MASQUERADED;
+		__builtin_memcpy(c->client, &client.addr, sizeof(c->client));
 	}
-	fresh.share = l->index;
-	fresh.sent[0] = !at.src;
-	fresh.sent[1] = at.src;
-	fresh.seen = bpf_jiffies64();
-	err = v6 ? conn_put(&at, &fresh, true) : conn_put(&at, &fresh, false);
-	if (err)
-		count(skb, COUNT_UNTRACKED);
-	return err;
+	c->flow_flags = flags;
+	c->sent[0] = !at.src;
+	c->sent[1] = at.src;
+	if (v6)
+		conn_publish(&at, c, made, true);
+	else
+		conn_publish(&at, c, made, false);
+	return 0;
 }
 
 /* Decides an unknown flow, for both ends if both are pods of this node. For a packet to a pod,

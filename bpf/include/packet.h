@@ -82,14 +82,15 @@ struct flow {
 	__u8 pad[3];
 };
 
-/* The key of a flow, and which end of the key sent the packet. */
+/* The key of a flow, which end of the key sent the packet, and what conn_find found. */
 struct conn_place {
 	union {
 		struct conn_key4 v4;
 		struct conn_key6 v6;
 	} key;
-	bool src;     /* index of the end that sent the packet */
-	bool expired; /* conn_find found an entry that has expired */
+	__u32 generation; /* of the entry, when its key was that of the flow */
+	bool src;         /* index of the end that sent the packet */
+	bool expired;     /* the flow in the entry has expired */
 };
 
 struct packet {

@@ -10,7 +10,7 @@
 /* Reports whether a packet continues, on any path. */
 static __always_inline bool continues(enum outcome act)
 {
-	return act <= ACT_PASS && act != ACT_DENIED;
+	return act <= ACT_PASS && act != ACT_DENIED && act != ACT_UNKNOWN;
 }
 
 /* A pod at one end of a packet's flow. */
@@ -20,11 +20,12 @@ struct pod_ctx {
 	bool from_pod; /* whether the pod sends the packet; otherwise it receives it */
 	bool allowed;  /* whether its table already allowed the flow that the packet opens */
 	/* The source of a packet to the pod; set by find_source. */
-	bool host;        /* a process of this node */
-	bool masqueraded; /* a client (see load_sender) that uses an address of this node */
-	bool peer_is_pod; /* the other end is a pod; set by evaluate_early, for new flows only */
-	bool outside;     /* the other end is no pod; set by open_flow */
-	__u32 device;     /* leads to the other end, if that is not on this node */
+	bool host; /* a process of this node */
+	/* Few packets change these bits, and the stack is small. */
+	bool masqueraded : 1; /* a client (see load_sender) that uses an address of this node */
+	bool peer_is_pod : 1; /* the other end is a pod; set by evaluate_early, for new flows only */
+	bool outside : 1;     /* the other end is no pod; set by open_flow */
+	__u32 device;         /* leads to the other end, if that is not on this node */
 };
 
 /* Returns the real source of a packet whose source the host stack replaced. The program stores

@@ -36,6 +36,7 @@ enum outcome {
 	ACT_REMOTE = -4,       /* forward to the pod of another node at the other end */
 	ACT_ANSWER = -5,       /* pass as an answer, unless the host stack translates it */
 	ACT_FLOW = -6,         /* not decided: the packet is part of a flow */
+	ACT_UNKNOWN = -7,      /* not decided: the flow has left the flow table meanwhile */
 	DROP_NO_ENDPOINT = 4,  /* interface without an entry in endpoints */
 	DROP_NOT_IP = 5,       /* neither IPv4, IPv6 nor ARP */
 	DROP_MALFORMED = 6,    /* headers that do not fit the packet */
@@ -294,13 +295,14 @@ enum tcp_flag {
 
 /* A flow that policy has evaluated. Arrays are indexed by end, in the order of the key. */
 struct conn {
-	__u32 seen;  /* low bits of jiffies when the last packet passed */
+	__u32 version; /* of the entry; see conntrack.h */
+	__u32 seen;    /* low bits of jiffies when the last packet passed */
 	__u32 flow_flags; /* enum conn_flag */
-	struct approval end[2];
-	__u32 sent[2]; /* packets from each end */
 	__u8 state;  /* enum conn_state */
 	__u8 tcp[2]; /* enum tcp_flag */
 	__u8 pad;
+	struct approval end[2];
+	__u32 sent[2]; /* packets from each end */
 	/* For a pod at either end of a CONN_DIRECT flow, and for the local end of a CONN_REMOTE
 	 * flow: its slot, with PLACE_IS_SLOT. For all other ends: the index of the device by which
 	 * their packets arrive; 0 is the host itself. */
@@ -316,7 +318,31 @@ struct conn {
 	__be32 acked[2];
 	__be32 fin[2];
 };
-_Static_assert(sizeof(struct conn) == 96, "layout");
+_Static_assert(sizeof(struct conn) == 100, "layout");
+
+/* An entry of the flow table. The key and what every packet reads are one cache line. */
+struct conn_entry4 {
+	struct conn_key4 key;
+	struct conn conn;
+	__u8 pad[12];
+};
+_Static_assert(sizeof(struct conn_entry4) == 128, "two cache lines");
+
+struct conn_entry6 {
+	struct conn_key6 key;
+	struct conn conn;
+	__u8 pad[4];
+};
+_Static_assert(sizeof(struct conn_entry6) == 144, "layout");
+
+/* The index of an entry in conns4 or conns6. */
+struct conn_index {
+	__u32 index;
+};
+
+struct conn_hint {
+	__u32 hint; /* the index in the lower 24 bits; above, bits of the hash of the key */
+};
 
 /* The number of entries of conns4 and conns6 that a pod caused. */
 struct flow_share {

@@ -30,27 +30,72 @@ type EgressAttachment struct {
 	Ifindex uint32
 }
 
-type EgressConn struct {
-	_         structs.HostLayout
-	Seen      uint32
-	FlowFlags uint32
-	End       [2]struct {
-		_          structs.HostLayout
-		Epoch      uint32
-		Authorised uint8
-		Pad        [3]uint8
+type EgressConnEntry4 struct {
+	_    structs.HostLayout
+	Key  EgressConnKey4
+	Conn struct {
+		_         structs.HostLayout
+		Version   uint32
+		Seen      uint32
+		FlowFlags uint32
+		State     uint8
+		Tcp       [2]uint8
+		Pad       uint8
+		End       [2]struct {
+			_          structs.HostLayout
+			Epoch      uint32
+			Authorised uint8
+			Pad        [3]uint8
+		}
+		Sent        [2]uint32
+		Place       [2]uint32
+		Share       uint16
+		BackendPort uint16
+		Backend     [16]uint8
+		Client      [16]uint8
+		Acked       [2]uint32
+		Fin         [2]uint32
 	}
-	Sent        [2]uint32
-	State       uint8
-	Tcp         [2]uint8
-	Pad         uint8
-	Place       [2]uint32
-	Share       uint16
-	BackendPort uint16
-	Backend     [16]uint8
-	Client      [16]uint8
-	Acked       [2]uint32
-	Fin         [2]uint32
+	Pad [12]uint8
+}
+
+type EgressConnEntry6 struct {
+	_    structs.HostLayout
+	Key  EgressConnKey6
+	Conn struct {
+		_         structs.HostLayout
+		Version   uint32
+		Seen      uint32
+		FlowFlags uint32
+		State     uint8
+		Tcp       [2]uint8
+		Pad       uint8
+		End       [2]struct {
+			_          structs.HostLayout
+			Epoch      uint32
+			Authorised uint8
+			Pad        [3]uint8
+		}
+		Sent        [2]uint32
+		Place       [2]uint32
+		Share       uint16
+		BackendPort uint16
+		Backend     [16]uint8
+		Client      [16]uint8
+		Acked       [2]uint32
+		Fin         [2]uint32
+	}
+	Pad [4]uint8
+}
+
+type EgressConnHint struct {
+	_    structs.HostLayout
+	Hint uint32
+}
+
+type EgressConnIndex struct {
+	_     structs.HostLayout
+	Index uint32
 }
 
 type EgressConnKey4 struct {
@@ -247,6 +292,10 @@ type EgressVerdictRow struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	EgressMapAttachments     = "attachments"
+	EgressMapConnHints4      = "conn_hints4"
+	EgressMapConnHints6      = "conn_hints6"
+	EgressMapConnIndex4      = "conn_index4"
+	EgressMapConnIndex6      = "conn_index6"
 	EgressMapConns4          = "conns4"
 	EgressMapConns6          = "conns6"
 	EgressMapCounters        = "counters"
@@ -258,8 +307,6 @@ const (
 	EgressMapFlowShares      = "flow_shares"
 	EgressMapGeneration      = "generation"
 	EgressMapInterfaces      = "interfaces"
-	EgressMapLedger4         = "ledger4"
-	EgressMapLedger6         = "ledger6"
 	EgressMapLedgerHands     = "ledger_hands"
 	EgressMapLocals4         = "locals4"
 	EgressMapLocals6         = "locals6"
@@ -286,14 +333,14 @@ const (
 	EgressProgHook           = "hook"
 	EgressProgLocalInFilter  = "local_in_filter"
 	EgressProgLocalOutFilter = "local_out_filter"
+	EgressVarConnsSize4      = "conns_size4"
+	EgressVarConnsSize6      = "conns_size6"
 	EgressVarDecidesAlone    = "decides_alone"
 	EgressVarEventAllowed    = "event_allowed"
 	EgressVarEventCost       = "event_cost"
 	EgressVarEventRate       = "event_rate"
 	EgressVarEventWindow     = "event_window"
 	EgressVarHandover        = "handover"
-	EgressVarLedgerSize4     = "ledger_size4"
-	EgressVarLedgerSize6     = "ledger_size6"
 	EgressVarLedgerSpare     = "ledger_spare"
 	EgressVarObserveNode     = "observe_node"
 	EgressVarTimeoutClosing  = "timeout_closing"
@@ -302,6 +349,7 @@ const (
 	EgressVarTimeoutTcp      = "timeout_tcp"
 	EgressVarTunnelPort      = "tunnel_port"
 	EgressVarTunnelVni       = "tunnel_vni"
+	EgressVarUnorderedLoads  = "unordered_loads"
 )
 
 // LoadEgress returns the embedded CollectionSpec for Egress.
@@ -357,6 +405,10 @@ type EgressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressMapSpecs struct {
 	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	ConnHints4     *ebpf.MapSpec `ebpf:"conn_hints4"`
+	ConnHints6     *ebpf.MapSpec `ebpf:"conn_hints6"`
+	ConnIndex4     *ebpf.MapSpec `ebpf:"conn_index4"`
+	ConnIndex6     *ebpf.MapSpec `ebpf:"conn_index6"`
 	Conns4         *ebpf.MapSpec `ebpf:"conns4"`
 	Conns6         *ebpf.MapSpec `ebpf:"conns6"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
@@ -368,8 +420,6 @@ type EgressMapSpecs struct {
 	FlowShares     *ebpf.MapSpec `ebpf:"flow_shares"`
 	Generation     *ebpf.MapSpec `ebpf:"generation"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4        *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6        *ebpf.MapSpec `ebpf:"ledger6"`
 	LedgerHands    *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4        *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6        *ebpf.MapSpec `ebpf:"locals6"`
@@ -398,14 +448,14 @@ type EgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressVariableSpecs struct {
+	ConnsSize4     *ebpf.VariableSpec `ebpf:"conns_size4"`
+	ConnsSize6     *ebpf.VariableSpec `ebpf:"conns_size6"`
 	DecidesAlone   *ebpf.VariableSpec `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
 	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
 	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
 	Handover       *ebpf.VariableSpec `ebpf:"handover"`
-	LedgerSize4    *ebpf.VariableSpec `ebpf:"ledger_size4"`
-	LedgerSize6    *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.VariableSpec `ebpf:"ledger_spare"`
 	ObserveNode    *ebpf.VariableSpec `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
@@ -414,6 +464,7 @@ type EgressVariableSpecs struct {
 	TimeoutTcp     *ebpf.VariableSpec `ebpf:"timeout_tcp"`
 	TunnelPort     *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	TunnelVni      *ebpf.VariableSpec `ebpf:"tunnel_vni"`
+	UnorderedLoads *ebpf.VariableSpec `ebpf:"unordered_loads"`
 }
 
 // EgressObjects contains all objects after they have been loaded into the kernel.
@@ -437,6 +488,10 @@ func (o *EgressObjects) Close() error {
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressMaps struct {
 	Attachments    *ebpf.Map `ebpf:"attachments"`
+	ConnHints4     *ebpf.Map `ebpf:"conn_hints4"`
+	ConnHints6     *ebpf.Map `ebpf:"conn_hints6"`
+	ConnIndex4     *ebpf.Map `ebpf:"conn_index4"`
+	ConnIndex6     *ebpf.Map `ebpf:"conn_index6"`
 	Conns4         *ebpf.Map `ebpf:"conns4"`
 	Conns6         *ebpf.Map `ebpf:"conns6"`
 	Counters       *ebpf.Map `ebpf:"counters"`
@@ -448,8 +503,6 @@ type EgressMaps struct {
 	FlowShares     *ebpf.Map `ebpf:"flow_shares"`
 	Generation     *ebpf.Map `ebpf:"generation"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
-	Ledger4        *ebpf.Map `ebpf:"ledger4"`
-	Ledger6        *ebpf.Map `ebpf:"ledger6"`
 	LedgerHands    *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4        *ebpf.Map `ebpf:"locals4"`
 	Locals6        *ebpf.Map `ebpf:"locals6"`
@@ -477,6 +530,10 @@ type EgressMaps struct {
 func (m *EgressMaps) Close() error {
 	return _EgressClose(
 		m.Attachments,
+		m.ConnHints4,
+		m.ConnHints6,
+		m.ConnIndex4,
+		m.ConnIndex6,
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
@@ -488,8 +545,6 @@ func (m *EgressMaps) Close() error {
 		m.FlowShares,
 		m.Generation,
 		m.Interfaces,
-		m.Ledger4,
-		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
@@ -519,14 +574,14 @@ func (m *EgressMaps) Close() error {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressVariables struct {
+	ConnsSize4     *ebpf.Variable `ebpf:"conns_size4"`
+	ConnsSize6     *ebpf.Variable `ebpf:"conns_size6"`
 	DecidesAlone   *ebpf.Variable `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
 	EventCost      *ebpf.Variable `ebpf:"event_cost"`
 	EventRate      *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow    *ebpf.Variable `ebpf:"event_window"`
 	Handover       *ebpf.Variable `ebpf:"handover"`
-	LedgerSize4    *ebpf.Variable `ebpf:"ledger_size4"`
-	LedgerSize6    *ebpf.Variable `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.Variable `ebpf:"ledger_spare"`
 	ObserveNode    *ebpf.Variable `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
@@ -535,6 +590,7 @@ type EgressVariables struct {
 	TimeoutTcp     *ebpf.Variable `ebpf:"timeout_tcp"`
 	TunnelPort     *ebpf.Variable `ebpf:"tunnel_port"`
 	TunnelVni      *ebpf.Variable `ebpf:"tunnel_vni"`
+	UnorderedLoads *ebpf.Variable `ebpf:"unordered_loads"`
 }
 
 // EgressPrograms contains all programs after they have been loaded into the kernel.

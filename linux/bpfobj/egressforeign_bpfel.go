@@ -17,6 +17,10 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	EgressForeignMapAttachments     = "attachments"
+	EgressForeignMapConnHints4      = "conn_hints4"
+	EgressForeignMapConnHints6      = "conn_hints6"
+	EgressForeignMapConnIndex4      = "conn_index4"
+	EgressForeignMapConnIndex6      = "conn_index6"
 	EgressForeignMapConns4          = "conns4"
 	EgressForeignMapConns6          = "conns6"
 	EgressForeignMapCounters        = "counters"
@@ -28,8 +32,6 @@ const (
 	EgressForeignMapFlowShares      = "flow_shares"
 	EgressForeignMapGeneration      = "generation"
 	EgressForeignMapInterfaces      = "interfaces"
-	EgressForeignMapLedger4         = "ledger4"
-	EgressForeignMapLedger6         = "ledger6"
 	EgressForeignMapLedgerHands     = "ledger_hands"
 	EgressForeignMapLocals4         = "locals4"
 	EgressForeignMapLocals6         = "locals6"
@@ -56,14 +58,14 @@ const (
 	EgressForeignProgHook           = "hook"
 	EgressForeignProgLocalInFilter  = "local_in_filter"
 	EgressForeignProgLocalOutFilter = "local_out_filter"
+	EgressForeignVarConnsSize4      = "conns_size4"
+	EgressForeignVarConnsSize6      = "conns_size6"
 	EgressForeignVarDecidesAlone    = "decides_alone"
 	EgressForeignVarEventAllowed    = "event_allowed"
 	EgressForeignVarEventCost       = "event_cost"
 	EgressForeignVarEventRate       = "event_rate"
 	EgressForeignVarEventWindow     = "event_window"
 	EgressForeignVarHandover        = "handover"
-	EgressForeignVarLedgerSize4     = "ledger_size4"
-	EgressForeignVarLedgerSize6     = "ledger_size6"
 	EgressForeignVarLedgerSpare     = "ledger_spare"
 	EgressForeignVarObserveNode     = "observe_node"
 	EgressForeignVarTimeoutClosing  = "timeout_closing"
@@ -72,6 +74,7 @@ const (
 	EgressForeignVarTimeoutTcp      = "timeout_tcp"
 	EgressForeignVarTunnelPort      = "tunnel_port"
 	EgressForeignVarTunnelVni       = "tunnel_vni"
+	EgressForeignVarUnorderedLoads  = "unordered_loads"
 )
 
 // LoadEgressForeign returns the embedded CollectionSpec for EgressForeign.
@@ -127,6 +130,10 @@ type EgressForeignProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressForeignMapSpecs struct {
 	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	ConnHints4     *ebpf.MapSpec `ebpf:"conn_hints4"`
+	ConnHints6     *ebpf.MapSpec `ebpf:"conn_hints6"`
+	ConnIndex4     *ebpf.MapSpec `ebpf:"conn_index4"`
+	ConnIndex6     *ebpf.MapSpec `ebpf:"conn_index6"`
 	Conns4         *ebpf.MapSpec `ebpf:"conns4"`
 	Conns6         *ebpf.MapSpec `ebpf:"conns6"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
@@ -138,8 +145,6 @@ type EgressForeignMapSpecs struct {
 	FlowShares     *ebpf.MapSpec `ebpf:"flow_shares"`
 	Generation     *ebpf.MapSpec `ebpf:"generation"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4        *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6        *ebpf.MapSpec `ebpf:"ledger6"`
 	LedgerHands    *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4        *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6        *ebpf.MapSpec `ebpf:"locals6"`
@@ -168,14 +173,14 @@ type EgressForeignMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressForeignVariableSpecs struct {
+	ConnsSize4     *ebpf.VariableSpec `ebpf:"conns_size4"`
+	ConnsSize6     *ebpf.VariableSpec `ebpf:"conns_size6"`
 	DecidesAlone   *ebpf.VariableSpec `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
 	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
 	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
 	Handover       *ebpf.VariableSpec `ebpf:"handover"`
-	LedgerSize4    *ebpf.VariableSpec `ebpf:"ledger_size4"`
-	LedgerSize6    *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.VariableSpec `ebpf:"ledger_spare"`
 	ObserveNode    *ebpf.VariableSpec `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
@@ -184,6 +189,7 @@ type EgressForeignVariableSpecs struct {
 	TimeoutTcp     *ebpf.VariableSpec `ebpf:"timeout_tcp"`
 	TunnelPort     *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	TunnelVni      *ebpf.VariableSpec `ebpf:"tunnel_vni"`
+	UnorderedLoads *ebpf.VariableSpec `ebpf:"unordered_loads"`
 }
 
 // EgressForeignObjects contains all objects after they have been loaded into the kernel.
@@ -207,6 +213,10 @@ func (o *EgressForeignObjects) Close() error {
 // It can be passed to LoadEgressForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressForeignMaps struct {
 	Attachments    *ebpf.Map `ebpf:"attachments"`
+	ConnHints4     *ebpf.Map `ebpf:"conn_hints4"`
+	ConnHints6     *ebpf.Map `ebpf:"conn_hints6"`
+	ConnIndex4     *ebpf.Map `ebpf:"conn_index4"`
+	ConnIndex6     *ebpf.Map `ebpf:"conn_index6"`
 	Conns4         *ebpf.Map `ebpf:"conns4"`
 	Conns6         *ebpf.Map `ebpf:"conns6"`
 	Counters       *ebpf.Map `ebpf:"counters"`
@@ -218,8 +228,6 @@ type EgressForeignMaps struct {
 	FlowShares     *ebpf.Map `ebpf:"flow_shares"`
 	Generation     *ebpf.Map `ebpf:"generation"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
-	Ledger4        *ebpf.Map `ebpf:"ledger4"`
-	Ledger6        *ebpf.Map `ebpf:"ledger6"`
 	LedgerHands    *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4        *ebpf.Map `ebpf:"locals4"`
 	Locals6        *ebpf.Map `ebpf:"locals6"`
@@ -247,6 +255,10 @@ type EgressForeignMaps struct {
 func (m *EgressForeignMaps) Close() error {
 	return _EgressForeignClose(
 		m.Attachments,
+		m.ConnHints4,
+		m.ConnHints6,
+		m.ConnIndex4,
+		m.ConnIndex6,
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
@@ -258,8 +270,6 @@ func (m *EgressForeignMaps) Close() error {
 		m.FlowShares,
 		m.Generation,
 		m.Interfaces,
-		m.Ledger4,
-		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
@@ -289,14 +299,14 @@ func (m *EgressForeignMaps) Close() error {
 //
 // It can be passed to LoadEgressForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressForeignVariables struct {
+	ConnsSize4     *ebpf.Variable `ebpf:"conns_size4"`
+	ConnsSize6     *ebpf.Variable `ebpf:"conns_size6"`
 	DecidesAlone   *ebpf.Variable `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
 	EventCost      *ebpf.Variable `ebpf:"event_cost"`
 	EventRate      *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow    *ebpf.Variable `ebpf:"event_window"`
 	Handover       *ebpf.Variable `ebpf:"handover"`
-	LedgerSize4    *ebpf.Variable `ebpf:"ledger_size4"`
-	LedgerSize6    *ebpf.Variable `ebpf:"ledger_size6"`
 	LedgerSpare    *ebpf.Variable `ebpf:"ledger_spare"`
 	ObserveNode    *ebpf.Variable `ebpf:"observe_node"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
@@ -305,6 +315,7 @@ type EgressForeignVariables struct {
 	TimeoutTcp     *ebpf.Variable `ebpf:"timeout_tcp"`
 	TunnelPort     *ebpf.Variable `ebpf:"tunnel_port"`
 	TunnelVni      *ebpf.Variable `ebpf:"tunnel_vni"`
+	UnorderedLoads *ebpf.Variable `ebpf:"unordered_loads"`
 }
 
 // EgressForeignPrograms contains all programs after they have been loaded into the kernel.

@@ -24,13 +24,15 @@ type PodAddr6 struct {
 }
 
 type PodAdoption struct {
-	_     structs.HostLayout
-	Conn  PodConn
-	Key6  PodConnKey6
-	Key4  PodConnKey4
-	V6    uint32
-	Slots [2]uint32
-	Pad   uint32
+	_        structs.HostLayout
+	Conn     PodConn
+	Key6     PodConnKey6
+	Key4     PodConnKey4
+	V6       uint32
+	Slots    [2]uint32
+	Replace  uint32
+	Had      [2]PodApproval
+	HadFlags uint32
 }
 
 type PodAdoptionResult uint32
@@ -79,13 +81,14 @@ const (
 
 type PodConn struct {
 	_           structs.HostLayout
+	Version     uint32
 	Seen        uint32
 	FlowFlags   uint32
-	End         [2]PodApproval
-	Sent        [2]uint32
 	State       uint8
 	Tcp         [2]uint8
 	Pad         uint8
+	End         [2]PodApproval
+	Sent        [2]uint32
 	Place       [2]uint32
 	Share       uint16
 	BackendPort uint16
@@ -93,6 +96,20 @@ type PodConn struct {
 	Client      [16]uint8
 	Acked       [2]uint32
 	Fin         [2]uint32
+}
+
+type PodConnEntry4 struct {
+	_    structs.HostLayout
+	Key  PodConnKey4
+	Conn PodConn
+	Pad  [12]uint8
+}
+
+type PodConnEntry6 struct {
+	_    structs.HostLayout
+	Key  PodConnKey6
+	Conn PodConn
+	Pad  [4]uint8
 }
 
 type PodConnFlag uint32
@@ -104,6 +121,16 @@ const (
 	PodConnFlagCONN_MASQUERADED PodConnFlag = 8
 	PodConnFlagCONN_OUTSIDE     PodConnFlag = 16
 )
+
+type PodConnHint struct {
+	_    structs.HostLayout
+	Hint uint32
+}
+
+type PodConnIndex struct {
+	_     structs.HostLayout
+	Index uint32
+}
 
 type PodConnKey4 struct {
 	_        structs.HostLayout
@@ -127,6 +154,14 @@ const (
 	PodConnStateCONN_OPENING     PodConnState = 0
 	PodConnStateCONN_ESTABLISHED PodConnState = 1
 	PodConnStateCONN_CLOSING     PodConnState = 2
+)
+
+type PodConnVersion uint32
+
+const (
+	PodConnVersionVERSION_HOLDERS PodConnVersion = 255
+	PodConnVersionVERSION_OWNED   PodConnVersion = 255
+	PodConnVersionVERSION_LIVE    PodConnVersion = 256
 )
 
 type PodCounter struct {
@@ -282,6 +317,7 @@ const (
 	PodOutcomeACT_REMOTE       PodOutcome = -4
 	PodOutcomeACT_ANSWER       PodOutcome = -5
 	PodOutcomeACT_FLOW         PodOutcome = -6
+	PodOutcomeACT_UNKNOWN      PodOutcome = -7
 	PodOutcomeDROP_NO_ENDPOINT PodOutcome = 4
 	PodOutcomeDROP_NOT_IP      PodOutcome = 5
 	PodOutcomeDROP_MALFORMED   PodOutcome = 6
@@ -432,6 +468,10 @@ type PodVerdictRow struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	PodMapAttachments     = "attachments"
+	PodMapConnHints4      = "conn_hints4"
+	PodMapConnHints6      = "conn_hints6"
+	PodMapConnIndex4      = "conn_index4"
+	PodMapConnIndex6      = "conn_index6"
 	PodMapConns4          = "conns4"
 	PodMapConns6          = "conns6"
 	PodMapCounters        = "counters"
@@ -444,8 +484,6 @@ const (
 	PodMapFlowShares      = "flow_shares"
 	PodMapGeneration      = "generation"
 	PodMapInterfaces      = "interfaces"
-	PodMapLedger4         = "ledger4"
-	PodMapLedger6         = "ledger6"
 	PodMapLedgerHands     = "ledger_hands"
 	PodMapLocals4         = "locals4"
 	PodMapLocals6         = "locals6"
@@ -469,6 +507,8 @@ const (
 	PodProgFromNode       = "from_node"
 	PodProgFromPod        = "from_pod"
 	PodProgToPod          = "to_pod"
+	PodVarConnsSize4      = "conns_size4"
+	PodVarConnsSize6      = "conns_size6"
 	PodVarDecidesAlone    = "decides_alone"
 	PodVarErrorRate       = "error_rate"
 	PodVarErrorWindow     = "error_window"
@@ -478,8 +518,6 @@ const (
 	PodVarEventWindow     = "event_window"
 	PodVarForwardDirect   = "forward_direct"
 	PodVarHasNfConntrack  = "has_nf_conntrack"
-	PodVarLedgerSize4     = "ledger_size4"
-	PodVarLedgerSize6     = "ledger_size6"
 	PodVarLedgerSpare     = "ledger_spare"
 	PodVarSharedTypes     = "shared_types"
 	PodVarTimeoutClosing  = "timeout_closing"
@@ -487,6 +525,7 @@ const (
 	PodVarTimeoutOpening  = "timeout_opening"
 	PodVarTimeoutOther    = "timeout_other"
 	PodVarTimeoutTcp      = "timeout_tcp"
+	PodVarUnorderedLoads  = "unordered_loads"
 )
 
 // LoadPod returns the embedded CollectionSpec for Pod.
@@ -542,6 +581,10 @@ type PodProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodMapSpecs struct {
 	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
+	ConnHints4    *ebpf.MapSpec `ebpf:"conn_hints4"`
+	ConnHints6    *ebpf.MapSpec `ebpf:"conn_hints6"`
+	ConnIndex4    *ebpf.MapSpec `ebpf:"conn_index4"`
+	ConnIndex6    *ebpf.MapSpec `ebpf:"conn_index6"`
 	Conns4        *ebpf.MapSpec `ebpf:"conns4"`
 	Conns6        *ebpf.MapSpec `ebpf:"conns6"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
@@ -554,8 +597,6 @@ type PodMapSpecs struct {
 	FlowShares    *ebpf.MapSpec `ebpf:"flow_shares"`
 	Generation    *ebpf.MapSpec `ebpf:"generation"`
 	Interfaces    *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4       *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6       *ebpf.MapSpec `ebpf:"ledger6"`
 	LedgerHands   *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
@@ -581,6 +622,8 @@ type PodMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodVariableSpecs struct {
+	ConnsSize4      *ebpf.VariableSpec `ebpf:"conns_size4"`
+	ConnsSize6      *ebpf.VariableSpec `ebpf:"conns_size6"`
 	DecidesAlone    *ebpf.VariableSpec `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.VariableSpec `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.VariableSpec `ebpf:"error_window"`
@@ -590,8 +633,6 @@ type PodVariableSpecs struct {
 	EventWindow     *ebpf.VariableSpec `ebpf:"event_window"`
 	ForwardDirect   *ebpf.VariableSpec `ebpf:"forward_direct"`
 	HasNfConntrack  *ebpf.VariableSpec `ebpf:"has_nf_conntrack"`
-	LedgerSize4     *ebpf.VariableSpec `ebpf:"ledger_size4"`
-	LedgerSize6     *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	LedgerSpare     *ebpf.VariableSpec `ebpf:"ledger_spare"`
 	SharedTypes     *ebpf.VariableSpec `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.VariableSpec `ebpf:"timeout_closing"`
@@ -599,6 +640,7 @@ type PodVariableSpecs struct {
 	TimeoutOpening  *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther    *ebpf.VariableSpec `ebpf:"timeout_other"`
 	TimeoutTcp      *ebpf.VariableSpec `ebpf:"timeout_tcp"`
+	UnorderedLoads  *ebpf.VariableSpec `ebpf:"unordered_loads"`
 }
 
 // PodObjects contains all objects after they have been loaded into the kernel.
@@ -622,6 +664,10 @@ func (o *PodObjects) Close() error {
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodMaps struct {
 	Attachments   *ebpf.Map `ebpf:"attachments"`
+	ConnHints4    *ebpf.Map `ebpf:"conn_hints4"`
+	ConnHints6    *ebpf.Map `ebpf:"conn_hints6"`
+	ConnIndex4    *ebpf.Map `ebpf:"conn_index4"`
+	ConnIndex6    *ebpf.Map `ebpf:"conn_index6"`
 	Conns4        *ebpf.Map `ebpf:"conns4"`
 	Conns6        *ebpf.Map `ebpf:"conns6"`
 	Counters      *ebpf.Map `ebpf:"counters"`
@@ -634,8 +680,6 @@ type PodMaps struct {
 	FlowShares    *ebpf.Map `ebpf:"flow_shares"`
 	Generation    *ebpf.Map `ebpf:"generation"`
 	Interfaces    *ebpf.Map `ebpf:"interfaces"`
-	Ledger4       *ebpf.Map `ebpf:"ledger4"`
-	Ledger6       *ebpf.Map `ebpf:"ledger6"`
 	LedgerHands   *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4       *ebpf.Map `ebpf:"locals4"`
 	Locals6       *ebpf.Map `ebpf:"locals6"`
@@ -660,6 +704,10 @@ type PodMaps struct {
 func (m *PodMaps) Close() error {
 	return _PodClose(
 		m.Attachments,
+		m.ConnHints4,
+		m.ConnHints6,
+		m.ConnIndex4,
+		m.ConnIndex6,
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
@@ -672,8 +720,6 @@ func (m *PodMaps) Close() error {
 		m.FlowShares,
 		m.Generation,
 		m.Interfaces,
-		m.Ledger4,
-		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
@@ -700,6 +746,8 @@ func (m *PodMaps) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodVariables struct {
+	ConnsSize4      *ebpf.Variable `ebpf:"conns_size4"`
+	ConnsSize6      *ebpf.Variable `ebpf:"conns_size6"`
 	DecidesAlone    *ebpf.Variable `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.Variable `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.Variable `ebpf:"error_window"`
@@ -709,8 +757,6 @@ type PodVariables struct {
 	EventWindow     *ebpf.Variable `ebpf:"event_window"`
 	ForwardDirect   *ebpf.Variable `ebpf:"forward_direct"`
 	HasNfConntrack  *ebpf.Variable `ebpf:"has_nf_conntrack"`
-	LedgerSize4     *ebpf.Variable `ebpf:"ledger_size4"`
-	LedgerSize6     *ebpf.Variable `ebpf:"ledger_size6"`
 	LedgerSpare     *ebpf.Variable `ebpf:"ledger_spare"`
 	SharedTypes     *ebpf.Variable `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.Variable `ebpf:"timeout_closing"`
@@ -718,6 +764,7 @@ type PodVariables struct {
 	TimeoutOpening  *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther    *ebpf.Variable `ebpf:"timeout_other"`
 	TimeoutTcp      *ebpf.Variable `ebpf:"timeout_tcp"`
+	UnorderedLoads  *ebpf.Variable `ebpf:"unordered_loads"`
 }
 
 // PodPrograms contains all programs after they have been loaded into the kernel.

@@ -17,6 +17,10 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	PodForeignMapAttachments     = "attachments"
+	PodForeignMapConnHints4      = "conn_hints4"
+	PodForeignMapConnHints6      = "conn_hints6"
+	PodForeignMapConnIndex4      = "conn_index4"
+	PodForeignMapConnIndex6      = "conn_index6"
 	PodForeignMapConns4          = "conns4"
 	PodForeignMapConns6          = "conns6"
 	PodForeignMapCounters        = "counters"
@@ -29,8 +33,6 @@ const (
 	PodForeignMapFlowShares      = "flow_shares"
 	PodForeignMapGeneration      = "generation"
 	PodForeignMapInterfaces      = "interfaces"
-	PodForeignMapLedger4         = "ledger4"
-	PodForeignMapLedger6         = "ledger6"
 	PodForeignMapLedgerHands     = "ledger_hands"
 	PodForeignMapLocals4         = "locals4"
 	PodForeignMapLocals6         = "locals6"
@@ -54,6 +56,8 @@ const (
 	PodForeignProgFromNode       = "from_node"
 	PodForeignProgFromPod        = "from_pod"
 	PodForeignProgToPod          = "to_pod"
+	PodForeignVarConnsSize4      = "conns_size4"
+	PodForeignVarConnsSize6      = "conns_size6"
 	PodForeignVarDecidesAlone    = "decides_alone"
 	PodForeignVarErrorRate       = "error_rate"
 	PodForeignVarErrorWindow     = "error_window"
@@ -63,8 +67,6 @@ const (
 	PodForeignVarEventWindow     = "event_window"
 	PodForeignVarForwardDirect   = "forward_direct"
 	PodForeignVarHasNfConntrack  = "has_nf_conntrack"
-	PodForeignVarLedgerSize4     = "ledger_size4"
-	PodForeignVarLedgerSize6     = "ledger_size6"
 	PodForeignVarLedgerSpare     = "ledger_spare"
 	PodForeignVarSharedTypes     = "shared_types"
 	PodForeignVarTimeoutClosing  = "timeout_closing"
@@ -72,6 +74,7 @@ const (
 	PodForeignVarTimeoutOpening  = "timeout_opening"
 	PodForeignVarTimeoutOther    = "timeout_other"
 	PodForeignVarTimeoutTcp      = "timeout_tcp"
+	PodForeignVarUnorderedLoads  = "unordered_loads"
 )
 
 // LoadPodForeign returns the embedded CollectionSpec for PodForeign.
@@ -127,6 +130,10 @@ type PodForeignProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodForeignMapSpecs struct {
 	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
+	ConnHints4    *ebpf.MapSpec `ebpf:"conn_hints4"`
+	ConnHints6    *ebpf.MapSpec `ebpf:"conn_hints6"`
+	ConnIndex4    *ebpf.MapSpec `ebpf:"conn_index4"`
+	ConnIndex6    *ebpf.MapSpec `ebpf:"conn_index6"`
 	Conns4        *ebpf.MapSpec `ebpf:"conns4"`
 	Conns6        *ebpf.MapSpec `ebpf:"conns6"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
@@ -139,8 +146,6 @@ type PodForeignMapSpecs struct {
 	FlowShares    *ebpf.MapSpec `ebpf:"flow_shares"`
 	Generation    *ebpf.MapSpec `ebpf:"generation"`
 	Interfaces    *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4       *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6       *ebpf.MapSpec `ebpf:"ledger6"`
 	LedgerHands   *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
@@ -166,6 +171,8 @@ type PodForeignMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodForeignVariableSpecs struct {
+	ConnsSize4      *ebpf.VariableSpec `ebpf:"conns_size4"`
+	ConnsSize6      *ebpf.VariableSpec `ebpf:"conns_size6"`
 	DecidesAlone    *ebpf.VariableSpec `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.VariableSpec `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.VariableSpec `ebpf:"error_window"`
@@ -175,8 +182,6 @@ type PodForeignVariableSpecs struct {
 	EventWindow     *ebpf.VariableSpec `ebpf:"event_window"`
 	ForwardDirect   *ebpf.VariableSpec `ebpf:"forward_direct"`
 	HasNfConntrack  *ebpf.VariableSpec `ebpf:"has_nf_conntrack"`
-	LedgerSize4     *ebpf.VariableSpec `ebpf:"ledger_size4"`
-	LedgerSize6     *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	LedgerSpare     *ebpf.VariableSpec `ebpf:"ledger_spare"`
 	SharedTypes     *ebpf.VariableSpec `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.VariableSpec `ebpf:"timeout_closing"`
@@ -184,6 +189,7 @@ type PodForeignVariableSpecs struct {
 	TimeoutOpening  *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther    *ebpf.VariableSpec `ebpf:"timeout_other"`
 	TimeoutTcp      *ebpf.VariableSpec `ebpf:"timeout_tcp"`
+	UnorderedLoads  *ebpf.VariableSpec `ebpf:"unordered_loads"`
 }
 
 // PodForeignObjects contains all objects after they have been loaded into the kernel.
@@ -207,6 +213,10 @@ func (o *PodForeignObjects) Close() error {
 // It can be passed to LoadPodForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodForeignMaps struct {
 	Attachments   *ebpf.Map `ebpf:"attachments"`
+	ConnHints4    *ebpf.Map `ebpf:"conn_hints4"`
+	ConnHints6    *ebpf.Map `ebpf:"conn_hints6"`
+	ConnIndex4    *ebpf.Map `ebpf:"conn_index4"`
+	ConnIndex6    *ebpf.Map `ebpf:"conn_index6"`
 	Conns4        *ebpf.Map `ebpf:"conns4"`
 	Conns6        *ebpf.Map `ebpf:"conns6"`
 	Counters      *ebpf.Map `ebpf:"counters"`
@@ -219,8 +229,6 @@ type PodForeignMaps struct {
 	FlowShares    *ebpf.Map `ebpf:"flow_shares"`
 	Generation    *ebpf.Map `ebpf:"generation"`
 	Interfaces    *ebpf.Map `ebpf:"interfaces"`
-	Ledger4       *ebpf.Map `ebpf:"ledger4"`
-	Ledger6       *ebpf.Map `ebpf:"ledger6"`
 	LedgerHands   *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4       *ebpf.Map `ebpf:"locals4"`
 	Locals6       *ebpf.Map `ebpf:"locals6"`
@@ -245,6 +253,10 @@ type PodForeignMaps struct {
 func (m *PodForeignMaps) Close() error {
 	return _PodForeignClose(
 		m.Attachments,
+		m.ConnHints4,
+		m.ConnHints6,
+		m.ConnIndex4,
+		m.ConnIndex6,
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
@@ -257,8 +269,6 @@ func (m *PodForeignMaps) Close() error {
 		m.FlowShares,
 		m.Generation,
 		m.Interfaces,
-		m.Ledger4,
-		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
@@ -285,6 +295,8 @@ func (m *PodForeignMaps) Close() error {
 //
 // It can be passed to LoadPodForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodForeignVariables struct {
+	ConnsSize4      *ebpf.Variable `ebpf:"conns_size4"`
+	ConnsSize6      *ebpf.Variable `ebpf:"conns_size6"`
 	DecidesAlone    *ebpf.Variable `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.Variable `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.Variable `ebpf:"error_window"`
@@ -294,8 +306,6 @@ type PodForeignVariables struct {
 	EventWindow     *ebpf.Variable `ebpf:"event_window"`
 	ForwardDirect   *ebpf.Variable `ebpf:"forward_direct"`
 	HasNfConntrack  *ebpf.Variable `ebpf:"has_nf_conntrack"`
-	LedgerSize4     *ebpf.Variable `ebpf:"ledger_size4"`
-	LedgerSize6     *ebpf.Variable `ebpf:"ledger_size6"`
 	LedgerSpare     *ebpf.Variable `ebpf:"ledger_spare"`
 	SharedTypes     *ebpf.Variable `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.Variable `ebpf:"timeout_closing"`
@@ -303,6 +313,7 @@ type PodForeignVariables struct {
 	TimeoutOpening  *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther    *ebpf.Variable `ebpf:"timeout_other"`
 	TimeoutTcp      *ebpf.Variable `ebpf:"timeout_tcp"`
+	UnorderedLoads  *ebpf.Variable `ebpf:"unordered_loads"`
 }
 
 // PodForeignPrograms contains all programs after they have been loaded into the kernel.

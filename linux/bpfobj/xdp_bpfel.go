@@ -30,27 +30,72 @@ type XdpAttachment struct {
 	Ifindex uint32
 }
 
-type XdpConn struct {
-	_         structs.HostLayout
-	Seen      uint32
-	FlowFlags uint32
-	End       [2]struct {
-		_          structs.HostLayout
-		Epoch      uint32
-		Authorised uint8
-		Pad        [3]uint8
+type XdpConnEntry4 struct {
+	_    structs.HostLayout
+	Key  XdpConnKey4
+	Conn struct {
+		_         structs.HostLayout
+		Version   uint32
+		Seen      uint32
+		FlowFlags uint32
+		State     uint8
+		Tcp       [2]uint8
+		Pad       uint8
+		End       [2]struct {
+			_          structs.HostLayout
+			Epoch      uint32
+			Authorised uint8
+			Pad        [3]uint8
+		}
+		Sent        [2]uint32
+		Place       [2]uint32
+		Share       uint16
+		BackendPort uint16
+		Backend     [16]uint8
+		Client      [16]uint8
+		Acked       [2]uint32
+		Fin         [2]uint32
 	}
-	Sent        [2]uint32
-	State       uint8
-	Tcp         [2]uint8
-	Pad         uint8
-	Place       [2]uint32
-	Share       uint16
-	BackendPort uint16
-	Backend     [16]uint8
-	Client      [16]uint8
-	Acked       [2]uint32
-	Fin         [2]uint32
+	Pad [12]uint8
+}
+
+type XdpConnEntry6 struct {
+	_    structs.HostLayout
+	Key  XdpConnKey6
+	Conn struct {
+		_         structs.HostLayout
+		Version   uint32
+		Seen      uint32
+		FlowFlags uint32
+		State     uint8
+		Tcp       [2]uint8
+		Pad       uint8
+		End       [2]struct {
+			_          structs.HostLayout
+			Epoch      uint32
+			Authorised uint8
+			Pad        [3]uint8
+		}
+		Sent        [2]uint32
+		Place       [2]uint32
+		Share       uint16
+		BackendPort uint16
+		Backend     [16]uint8
+		Client      [16]uint8
+		Acked       [2]uint32
+		Fin         [2]uint32
+	}
+	Pad [4]uint8
+}
+
+type XdpConnHint struct {
+	_    structs.HostLayout
+	Hint uint32
+}
+
+type XdpConnIndex struct {
+	_     structs.HostLayout
+	Index uint32
 }
 
 type XdpConnKey4 struct {
@@ -224,6 +269,10 @@ type XdpVerdictRow struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	XdpMapAttachments    = "attachments"
+	XdpMapConnHints4     = "conn_hints4"
+	XdpMapConnHints6     = "conn_hints6"
+	XdpMapConnIndex4     = "conn_index4"
+	XdpMapConnIndex6     = "conn_index6"
 	XdpMapConns4         = "conns4"
 	XdpMapConns6         = "conns6"
 	XdpMapCounters       = "counters"
@@ -241,8 +290,6 @@ const (
 	XdpMapFlowShares     = "flow_shares"
 	XdpMapGeneration     = "generation"
 	XdpMapInterfaces     = "interfaces"
-	XdpMapLedger4        = "ledger4"
-	XdpMapLedger6        = "ledger6"
 	XdpMapLedgerHands    = "ledger_hands"
 	XdpMapLocals4        = "locals4"
 	XdpMapLocals6        = "locals6"
@@ -318,6 +365,10 @@ type XdpProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpMapSpecs struct {
 	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	ConnHints4     *ebpf.MapSpec `ebpf:"conn_hints4"`
+	ConnHints6     *ebpf.MapSpec `ebpf:"conn_hints6"`
+	ConnIndex4     *ebpf.MapSpec `ebpf:"conn_index4"`
+	ConnIndex6     *ebpf.MapSpec `ebpf:"conn_index6"`
 	Conns4         *ebpf.MapSpec `ebpf:"conns4"`
 	Conns6         *ebpf.MapSpec `ebpf:"conns6"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
@@ -335,8 +386,6 @@ type XdpMapSpecs struct {
 	FlowShares     *ebpf.MapSpec `ebpf:"flow_shares"`
 	Generation     *ebpf.MapSpec `ebpf:"generation"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
-	Ledger4        *ebpf.MapSpec `ebpf:"ledger4"`
-	Ledger6        *ebpf.MapSpec `ebpf:"ledger6"`
 	LedgerHands    *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4        *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6        *ebpf.MapSpec `ebpf:"locals6"`
@@ -388,6 +437,10 @@ func (o *XdpObjects) Close() error {
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpMaps struct {
 	Attachments    *ebpf.Map `ebpf:"attachments"`
+	ConnHints4     *ebpf.Map `ebpf:"conn_hints4"`
+	ConnHints6     *ebpf.Map `ebpf:"conn_hints6"`
+	ConnIndex4     *ebpf.Map `ebpf:"conn_index4"`
+	ConnIndex6     *ebpf.Map `ebpf:"conn_index6"`
 	Conns4         *ebpf.Map `ebpf:"conns4"`
 	Conns6         *ebpf.Map `ebpf:"conns6"`
 	Counters       *ebpf.Map `ebpf:"counters"`
@@ -405,8 +458,6 @@ type XdpMaps struct {
 	FlowShares     *ebpf.Map `ebpf:"flow_shares"`
 	Generation     *ebpf.Map `ebpf:"generation"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
-	Ledger4        *ebpf.Map `ebpf:"ledger4"`
-	Ledger6        *ebpf.Map `ebpf:"ledger6"`
 	LedgerHands    *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4        *ebpf.Map `ebpf:"locals4"`
 	Locals6        *ebpf.Map `ebpf:"locals6"`
@@ -430,6 +481,10 @@ type XdpMaps struct {
 func (m *XdpMaps) Close() error {
 	return _XdpClose(
 		m.Attachments,
+		m.ConnHints4,
+		m.ConnHints6,
+		m.ConnIndex4,
+		m.ConnIndex6,
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
@@ -447,8 +502,6 @@ func (m *XdpMaps) Close() error {
 		m.FlowShares,
 		m.Generation,
 		m.Interfaces,
-		m.Ledger4,
-		m.Ledger6,
 		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,

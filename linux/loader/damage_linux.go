@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -90,8 +91,8 @@ func unusable(path string, spec *ebpf.MapSpec) error {
 	}
 	defer m.Close()
 	want := spec.Copy()
-	ledger := slices.Contains(slices.Collect(maps.Values(ledgers)), spec.Name)
-	if sizeable := slices.Contains(policymap.Sizeable(), spec.Name); sizeable || ledger {
+	derived := slices.Contains(slices.Concat(slices.Collect(maps.Values(flowtable.Derived))...), spec.Name)
+	if sizeable := slices.Contains(policymap.Sizeable(), spec.Name); sizeable || derived {
 		want.MaxEntries = m.MaxEntries()
 		if sizeable {
 			if err := policymap.CheckSize(spec.Name, int(m.MaxEntries())); err != nil {

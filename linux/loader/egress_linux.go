@@ -163,7 +163,8 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 		"node_routes4": m.NodeRoutes4, "node_routes6": m.NodeRoutes6, "owners4": m.Owners4, "owners6": m.Owners6, "peers4": m.Peers4, "peers6": m.Peers6,
 		"prefixes4": m.Prefixes4, "prefixes6": m.Prefixes6, "ports": m.Ports,
 		"verdicts": m.Verdicts, "rows": m.Rows, "tables": m.Tables, "conns4": m.Conns4, "conns6": m.Conns6,
-		"ledger4": m.Ledger4, "ledger6": m.Ledger6, "ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
+		"conn_index4": m.ConnIndex4, "conn_index6": m.ConnIndex6, "conn_hints4": m.ConnHints4, "conn_hints6": m.ConnHints6,
+		"ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
 		"datagrams": m.Datagrams, "counters": m.Counters, "verdict_counts": m.VerdictCounts, "post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
 		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses, "error_budgets": m.ErrorBudgets,
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -64,9 +65,9 @@ func (d *DataPath) FlowUsage() (map[string]policymap.Usage, error) {
 // CountFlows counts the entries in the flow table of one IP version.
 func (d *DataPath) CountFlows(v6 bool) (n int, err error) {
 	if v6 {
-		err = eachAlone(d.objects.Conns6, func(bpfobj.PodConnKey6, bpfobj.PodConn) { n++ })
+		err = flowtable.Read6(d.objects.Conns6, func(uint32, *bpfobj.PodConnEntry6) error { n++; return nil })
 	} else {
-		err = eachAlone(d.objects.Conns4, func(bpfobj.PodConnKey4, bpfobj.PodConn) { n++ })
+		err = flowtable.Read4(d.objects.Conns4, func(uint32, *bpfobj.PodConnEntry4) error { n++; return nil })
 	}
 	return n, err
 }

@@ -202,7 +202,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if taken["conns4"] == 0 || taken["ledger6"] == 0 {
+	if taken["conns4"] == 0 || taken["conn_index6"] == 0 {
 		t.Errorf("the maps of flows take no memory: %v", taken)
 	}
 }

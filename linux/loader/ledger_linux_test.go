@@ -4,21 +4,17 @@ package loader_test
 
 import (
 	"encoding/binary"
-	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/gopacket/gopacket/layers"
-	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
-	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // crowd is a flow table of a given size, and two pods that may send anything.
@@ -223,28 +219,7 @@ func TestUnansweredFlowsMakeRoom(t *testing.T) {
 func TestLedgerUnderConcurrency(t *testing.T) {
 	const size = 2048
 	c := newCrowd(t, size, loader.Timeouts{Opening: 20 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
-	// Test runs need existing interfaces, one for each pod.
-	ns, err := netns.New(filepath.Join(t.TempDir(), "pods"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	var index [2]int
-	if err := ns.Do(func() error {
-		for i, pod := range c.pods {
-			l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("pod", i)}, PeerName: fmt.Sprint("peer", i)}
-			if err := netlink.LinkAdd(l); err != nil {
-				return err
-			}
-			index[i] = l.Index
-			if err := c.path.PutEndpoint(l.Index, pod); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	index, ns := c.interfaces()
 	var wait sync.WaitGroup
 	for worker := range 8 {
 		pod := worker % 2

@@ -6,15 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"path/filepath"
-	"slices"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/mapview"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -182,7 +181,7 @@ func ReadPinned(dir string, flows bool) (*mapview.Maps, error) {
 			continue
 		}
 		if flows {
-			m.Conns, m.Partial, err = d.readConns()
+			m.Conns, err = d.readConns()
 		}
 		return m, err
 	}
@@ -216,34 +215,21 @@ func (d *DataPath) readView() (*mapview.Maps, error) {
 	return m, err
 }
 
-// readConns reads the flow tables. A walk through a table that programs write starts over where a flow ended, so it
-// may meet a flow twice, and ends early in a table that changes faster than it is read.
-func (d *DataPath) readConns() (all []mapview.Conn, partial bool, err error) {
-	found := make(map[[2]netip.AddrPort]map[model.Protocol]bpfobj.PodConn)
-	note := func(a, b netip.Addr, ports [2]uint16, protocol uint8, c bpfobj.PodConn) {
+// readConns reads the flow tables. Flows that begin or end meanwhile may be missing.
+func (d *DataPath) readConns() (all []mapview.Conn, err error) {
+	note := func(a, b netip.Addr, ports [2]uint16, protocol uint8, c bpfobj.PodConn) error {
 		ends := [2]netip.AddrPort{netip.AddrPortFrom(a, ports[0]), netip.AddrPortFrom(b, ports[1])}
-		if found[ends] == nil {
-			found[ends] = make(map[model.Protocol]bpfobj.PodConn, 1)
-		}
-		found[ends][model.Protocol(protocol)] = c
+		all = append(all, mapview.Conn{Ends: ends, Protocol: model.Protocol(protocol), Value: c})
+		return nil
 	}
-	err4 := eachAlone(d.objects.Conns4, func(k bpfobj.PodConnKey4, c bpfobj.PodConn) {
-		note(netip.AddrFrom4(k.Addr[0]), netip.AddrFrom4(k.Addr[1]), k.Port, k.Protocol, c)
-	})
-	err6 := eachAlone(d.objects.Conns6, func(k bpfobj.PodConnKey6, c bpfobj.PodConn) {
-		note(netip.AddrFrom16(k.Addr[0]), netip.AddrFrom16(k.Addr[1]), k.Port, k.Protocol, c)
-	})
-	for _, err := range []error{err4, err6} {
-		if errors.Is(err, ebpf.ErrIterationAborted) {
-			partial = true
-		} else if err != nil {
-			return nil, false, err
-		}
-	}
-	for ends, c := range found {
-		for _, p := range slices.Sorted(maps.Keys(c)) {
-			all = append(all, mapview.Conn{Ends: ends, Protocol: p, Value: c[p]})
-		}
-	}
-	return all, partial, nil
+	err = errors.Join(
+		flowtable.Read4(d.objects.Conns4, func(_ uint32, e *bpfobj.PodConnEntry4) error {
+			k := &e.Key
+			return note(netip.AddrFrom4(k.Addr[0]), netip.AddrFrom4(k.Addr[1]), k.Port, k.Protocol, e.Conn)
+		}),
+		flowtable.Read6(d.objects.Conns6, func(_ uint32, e *bpfobj.PodConnEntry6) error {
+			k := &e.Key
+			return note(netip.AddrFrom16(k.Addr[0]), netip.AddrFrom16(k.Addr[1]), k.Port, k.Protocol, e.Conn)
+		}))
+	return all, err
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/testrun"
 )
 
@@ -145,8 +146,14 @@ func (r *Replayer) Age(by time.Duration, slots int) error {
 	o := &r.d.objects
 	jiffies := uint32(by.Seconds() * float64(r.d.constants["event_cost"])) // event_cost equals the rate of the clock
 	err := errors.Join(
-		rewrite(o.Conns4, func(_ bpfobj.PodConnKey4, c *bpfobj.PodConn) { c.Seen -= jiffies }),
-		rewrite(o.Conns6, func(_ bpfobj.PodConnKey6, c *bpfobj.PodConn) { c.Seen -= jiffies }))
+		flowtable.Read4(o.Conns4, func(i uint32, e *bpfobj.PodConnEntry4) error {
+			e.Conn.Seen -= jiffies
+			return o.Conns4.Put(i, e)
+		}),
+		flowtable.Read6(o.Conns6, func(i uint32, e *bpfobj.PodConnEntry6) error {
+			e.Conn.Seen -= jiffies
+			return o.Conns6.Put(i, e)
+		}))
 	for i := range uint32(slots * datagramsOfSlot) {
 		var v bpfobj.PodDatagram
 		if err == nil {
@@ -177,22 +184,7 @@ func (r *Replayer) Age(by time.Duration, slots int) error {
 // datagramsOfSlot is the number of entries of the map datagrams for each slot: twice DATAGRAMS.
 const datagramsOfSlot = 2 * 8
 
-// rewrite changes every value of a map in place.
-func rewrite[K comparable, V any](m *ebpf.Map, change func(K, *V)) error {
-	all := make(map[K]V)
-	if err := ReadMap(m, func(k K, v V) { all[k] = v }); err != nil {
-		return err
-	}
-	for k, v := range all {
-		change(k, &v)
-		if err := m.Update(k, v, ebpf.UpdateExist); err != nil {
-			return fmt.Errorf("write entry of map %s: %w", m, err)
-		}
-	}
-	return nil
-}
-
-// Forget removes all flows and ledger entries, and the datagrams and budgets of the first
+// Forget removes all flows, and the datagrams and budgets of the first
 // slots.
 func (r *Replayer) Forget(slots int) error {
 	o := &r.d.objects
@@ -211,11 +203,17 @@ func (r *Replayer) Forget(slots int) error {
 	return nil
 }
 
-// forgetFlows removes all flows and ledger entries, and resets flow_shares of the first slots.
+// forgetFlows removes all flows and their indexes, and resets flow_shares of the first slots.
 func (r *Replayer) forgetFlows(slots int) error {
 	o := &r.d.objects
-	err := errors.Join(empty[bpfobj.PodConnKey4, bpfobj.PodConn](o.Conns4), empty[bpfobj.PodConnKey6, bpfobj.PodConn](o.Conns6))
-	err = errors.Join(err, r.forgetLedger())
+	err := errors.Join(
+		flowtable.Read4(o.Conns4, func(i uint32, e *bpfobj.PodConnEntry4) error {
+			return errors.Join(o.Conns4.Put(i, bpfobj.PodConnEntry4{}), o.ConnIndex4.Delete(&e.Key))
+		}),
+		flowtable.Read6(o.Conns6, func(i uint32, e *bpfobj.PodConnEntry6) error {
+			return errors.Join(o.Conns6.Put(i, bpfobj.PodConnEntry6{}), o.ConnIndex6.Delete(&e.Key))
+		}),
+		o.LedgerHands.Put(uint32(0), bpfobj.PodLedgerHand{}))
 	for i := range uint32(slots) {
 		err = errors.Join(err, o.FlowShares.Put(i, bpfobj.PodFlowShare{}))
 	}
@@ -226,44 +224,16 @@ func (r *Replayer) forgetFlows(slots int) error {
 func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
 	o := &r.d.objects
 	return errors.Join(
-		ReadMap(o.Conns4, func(k bpfobj.PodConnKey4, _ bpfobj.PodConn) {
+		flowtable.Read4(o.Conns4, func(_ uint32, e *bpfobj.PodConnEntry4) error {
+			k := &e.Key
 			f(netip.AddrPortFrom(netip.AddrFrom4(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom4(k.Addr[1]), k.Port[1]), k.Protocol)
+			return nil
 		}),
-		ReadMap(o.Conns6, func(k bpfobj.PodConnKey6, _ bpfobj.PodConn) {
+		flowtable.Read6(o.Conns6, func(_ uint32, e *bpfobj.PodConnEntry6) error {
+			k := &e.Key
 			f(netip.AddrPortFrom(netip.AddrFrom16(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom16(k.Addr[1]), k.Port[1]), k.Protocol)
+			return nil
 		}))
-}
-
-// forgetLedger clears the ledger indexes that are in use.
-func (r *Replayer) forgetLedger() error {
-	o := &r.d.objects
-	var hand bpfobj.PodLedgerHand
-	if err := o.LedgerHands.Lookup(uint32(0), &hand); err != nil {
-		return err
-	}
-	return errors.Join(zero[bpfobj.PodConnKey4](o.Ledger4, hand.Looked[0]), zero[bpfobj.PodConnKey6](o.Ledger6, hand.Looked[1]),
-		o.LedgerHands.Put(uint32(0), bpfobj.PodLedgerHand{}))
-}
-
-// zero sets the first n entries of an array to zero.
-func zero[V any](m *ebpf.Map, n uint64) error {
-	var none V
-	for i := range uint32(min(n, uint64(m.MaxEntries()))) {
-		if err := m.Put(i, none); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// empty removes every entry of a map.
-func empty[K comparable, V any](m *ebpf.Map) error {
-	var keys []K
-	err := ReadMap(m, func(k K, _ V) { keys = append(keys, k) })
-	for _, k := range keys {
-		err = errors.Join(err, drop(m, k))
-	}
-	return err
 }
 
 // Stir increments the generation of the maps without a pause, as if an agent wrote all the time,

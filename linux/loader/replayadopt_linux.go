@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/clock"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/migrate"
 )
 
@@ -58,11 +59,10 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has migrate.FlowFields) er
 		return nil
 	}
 	o := &r.d.objects
-	var failed error
 	err = errors.Join(
-		ReadMap(o.Conns4, func(k bpfobj.PodConnKey4, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, false, c)) }),
-		ReadMap(o.Conns6, func(k bpfobj.PodConnKey6, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, true, c)) }),
-		failed, r.forgetFlows(len(slots)))
+		flowtable.Read4(o.Conns4, func(_ uint32, e *bpfobj.PodConnEntry4) error { return keep(e.Key, false, e.Conn) }),
+		flowtable.Read6(o.Conns6, func(_ uint32, e *bpfobj.PodConnEntry6) error { return keep(e.Key, true, e.Conn) }),
+		r.forgetFlows(len(slots)))
 	for _, a := range all {
 		err = errors.Join(err, r.adopt(a))
 	}

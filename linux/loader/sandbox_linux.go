@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 )
 
 // Interface indexes in test runs: the interface of the pod, an interface by which packets from
@@ -34,8 +35,10 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 		m.Pinning = ebpf.PinNone
 	}
 	if s.Flows > 0 {
-		for flows, ledger := range ledgers {
-			spec.Maps[flows].MaxEntries, spec.Maps[ledger].MaxEntries = uint32(s.Flows), uint32(s.Flows)
+		for table, derived := range flowtable.Derived {
+			for _, name := range append(derived, table) {
+				spec.Maps[name].MaxEntries = uint32(s.Flows)
+			}
 		}
 	}
 	d := &DataPath{pins: make(Pins), instrument: s.Instrument}

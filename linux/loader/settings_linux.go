@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -136,10 +137,13 @@ func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error
 		"timeout_opening": jiffies(s.Timeouts.Opening), "timeout_tcp": jiffies(s.Timeouts.TCP),
 		"timeout_other": jiffies(s.Timeouts.Other), "timeout_closing": jiffies(s.Timeouts.Closing), "timeout_datagram": jiffies(datagramLife),
 		"error_rate": errorRate, "error_window": uint32(errorBurst * hz),
-		"ledger_size4": spec.Maps["ledger4"].MaxEntries, "ledger_size6": spec.Maps["ledger6"].MaxEntries,
+		"conns_size4": spec.Maps["conns4"].MaxEntries, "conns_size6": spec.Maps["conns6"].MaxEntries,
 		"ledger_spare": jiffies(AnswerTime),
 		"tunnel_port":  uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
 		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0,
+	}
+	if runtime.GOARCH != "amd64" { // x86 executes loads in order
+		c["unordered_loads"] = 1
 	}
 	if s.Errors > 0 {
 		c["error_rate"], c["error_window"] = 0, uint32(s.Errors*hz)

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -35,15 +36,12 @@ func (s Sizes) Validate() error {
 const flowMemory = 768
 
 // flowSizes returns the sizes of conns4 and conns6 for a memory size in bytes. An entry takes
-// 192 or 240 bytes, including its entry in the ledger. IPv4 gets two thirds of the memory.
+// 224 or 264 bytes, including its index and its hint. IPv4 gets two thirds of the memory.
 func flowSizes(memory uint64) Sizes {
 	budget := memory / flowMemory
 	bounded := func(n uint64) int { return int(min(max(n, 8192), 1<<20)) }
-	return Sizes{"conns4": bounded(budget * 2 / 3 / 192), "conns6": bounded(budget / 3 / 240)}
+	return Sizes{"conns4": bounded(budget * 2 / 3 / 224), "conns6": bounded(budget / 3 / 264)}
 }
-
-// ledgers are the maps that hold one entry for each entry of another map.
-var ledgers = map[string]string{"conns4": "ledger4", "conns6": "ledger6"}
 
 func nodeMemory() (uint64, error) {
 	var info unix.Sysinfo_t
@@ -99,67 +97,106 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *migrate.Layout) (c
 			old.Close()
 			continue
 		}
-		c, err := copyMap(old, m)
+		c, err := copySized(name, old, m)
 		old.Close()
 		if err != nil {
 			return copies, fmt.Errorf("resize map %s to %d entries: %w", name, asked, err)
 		}
 		copies = append(copies, resized{name, c})
 	}
-	for flows, ledger := range ledgers {
-		fresh, err := renewLedger(spec, dir, flows, ledger, copies)
-		if err != nil {
-			return copies, fmt.Errorf("create map %s for map %s: %w", ledger, flows, err)
-		}
+	for table := range flowtable.Derived {
+		fresh, err := renewDerived(spec, dir, table, copies)
 		copies = append(copies, fresh...)
+		if err != nil {
+			return copies, err
+		}
 	}
 	return copies, nil
 }
 
-// renewLedger gives a ledger the size of its flow table. If a pinned ledger has another size,
-// it returns a new one that holds an index for each current flow.
-func renewLedger(spec *ebpf.CollectionSpec, dir, flows, ledger string, copies []resized) ([]resized, error) {
-	m := spec.Maps[ledger]
-	m.MaxEntries = spec.Maps[flows].MaxEntries
-	if inode(filepath.Join(dir, flows)) == 0 {
-		return nil, nil // all new flows will get an index
-	}
-	old, err := ebpf.LoadPinnedMap(filepath.Join(dir, ledger), nil)
-	if err == nil {
-		size := old.MaxEntries()
-		old.Close()
-		if size == m.MaxEntries {
-			return nil, nil
-		}
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("open pinned map: %w", err)
-	}
-	from, err := ebpf.LoadPinnedMap(filepath.Join(dir, flows), nil)
-	for _, c := range copies {
-		if c.name == flows {
-			from.Close()
-			from, err = c.Clone()
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer from.Close()
-	wanted := m.Copy()
-	wanted.Pinning = ebpf.PinNone
-	fresh, err := ebpf.NewMap(wanted)
-	if err != nil {
-		return nil, err
-	}
-	var key, value []byte
-	place := uint32(0)
-	for all := from.Iterate(); all.Next(&key, &value); place++ {
-		if err := fresh.Put(place, key); err != nil {
-			fresh.Close()
+// renewDerived gives the index and the hints of a flow table its size. It returns a new index
+// and new hints if the table is new or has another size than those that are pinned.
+func renewDerived(spec *ebpf.CollectionSpec, dir, table string, copies []resized) (fresh []resized, err error) {
+	size := spec.Maps[table].MaxEntries
+	names := flowtable.Derived[table]
+	usable, none := true, true
+	for _, name := range names {
+		spec.Maps[name].MaxEntries = size
+		pinned, err := pinnedSize(dir, name)
+		if err != nil {
 			return nil, err
 		}
+		usable, none = usable && pinned == size, none && pinned == 0
 	}
-	return []resized{{ledger, fresh}}, nil
+	from, err := pinnedOrCopied(dir, table, copies)
+	if err != nil {
+		return nil, fmt.Errorf("open map %s: %w", table, err)
+	}
+	defer from.Close()
+	if from != nil && usable || from == nil && none {
+		return nil, nil
+	}
+	for _, name := range names {
+		wanted := spec.Maps[name].Copy()
+		wanted.Pinning = ebpf.PinNone
+		m, err := ebpf.NewMap(wanted)
+		if err != nil {
+			return fresh, fmt.Errorf("create map %s: %w", name, err)
+		}
+		fresh = append(fresh, resized{name, m})
+		if from != nil && m.Type() == ebpf.Hash {
+			if err := flowtable.Index(from, m, table == "conns6"); err != nil {
+				return fresh, fmt.Errorf("create map %s for map %s: %w", name, table, err)
+			}
+		}
+	}
+	return fresh, nil
+}
+
+// pinnedSize returns the size of a pinned map, 0 if there is none.
+func pinnedSize(dir, name string) (uint32, error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open pinned map %s: %w", name, err)
+	}
+	defer m.Close()
+	return m.MaxEntries(), nil
+}
+
+// pinnedOrCopied returns the copy of a map if there is one, otherwise the pinned map, nil if
+// neither exists.
+func pinnedOrCopied(dir, name string, copies []resized) (*ebpf.Map, error) {
+	for _, c := range copies {
+		if c.name == name {
+			return c.Clone()
+		}
+	}
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// copySized creates a map of another size with the content of an old one.
+func copySized(name string, old *ebpf.Map, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	if flowtable.Derived[name] == nil {
+		return copyMap(old, spec)
+	}
+	wanted := spec.Copy()
+	wanted.Pinning = ebpf.PinNone
+	m, err := ebpf.NewMap(wanted)
+	if err != nil {
+		return nil, err
+	}
+	if err := flowtable.Copy(old, m, name == "conns6"); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
 }
 
 // copyMap creates a map with the content of another one. It returns an error if not all entries
@@ -231,7 +268,8 @@ func (d *DataPath) all() map[string]*ebpf.Map {
 		"endpoints": o.Endpoints, "interfaces": o.Interfaces, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6,
 		"prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
 		"ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows, "tables": o.Tables, "conns4": o.Conns4, "conns6": o.Conns6,
-		"ledger4": o.Ledger4, "ledger6": o.Ledger6, "ledger_hands": o.LedgerHands, "flow_shares": o.FlowShares, "datagrams": o.Datagrams,
+		"conn_index4": o.ConnIndex4, "conn_index6": o.ConnIndex6, "conn_hints4": o.ConnHints4, "conn_hints6": o.ConnHints6,
+		"ledger_hands": o.LedgerHands, "flow_shares": o.FlowShares, "datagrams": o.Datagrams,
 		"owners4": o.Owners4, "owners6": o.Owners6, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
 		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses, "verdict_counts": o.VerdictCounts,
 	}

@@ -142,7 +142,7 @@ func (d *DataPath) MigrateFlows() (migrate.Migrated, error) {
 	if err != nil {
 		return migrate.Migrated{}, err
 	}
-	return d.older.MigrateFlows(migrate.Target{Adopt: d.objects.AdoptFlow, Limits: limits, Slots: d.older.Slots(), Flows: d.maps()})
+	return d.older.MigrateFlows(migrate.Target{Adopt: d.objects.AdoptFlow, Limits: limits, Slots: d.older.Slots()})
 }
 
 // TakeLinks gives the links of the older layout on an interface our programs, by one atomic

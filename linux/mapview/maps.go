@@ -23,8 +23,6 @@ type Maps struct {
 	Conns []Conn
 	// Moving is true if the agent changed the maps while they were read.
 	Moving bool
-	// Partial is true if flows began and ended faster than the flow tables were read, so some are missing.
-	Partial bool
 }
 
 // Conn is an entry of conns4 or conns6.

@@ -16,7 +16,11 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/clock"
+	"github.com/isthmus-net/isthmus/linux/flowtable"
 )
+
+// indexes are the maps whose keys are those of flows. Up to layout v3, they were the flow tables.
+var indexes = map[string]string{"conns4": "conn_index4", "conns6": "conn_index6"}
 
 // flowSource is the flow table of one IP version in an older layout.
 type flowSource struct {
@@ -28,7 +32,9 @@ type flowSource struct {
 	// since is the start of the last pass in jiffies, 0 before the first. A flow without a
 	// packet since then has not changed.
 	since uint32
-	seen  int // offset of the field seen in flows of the older layout
+	seen  int // offset of the field seen in values of the older layout
+	// version is the offset of the version in entries of an array.
+	version int
 }
 
 // Migrated counts migrated flows, expired flows, and flows with values that this layout does not
@@ -43,11 +49,7 @@ func (o *Layout) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) erro
 		return err
 	}
 	c := flowSource{name: name, v6: v6, from: m}
-	c.key, err = convert(types, spec.Maps[name].Key, m.KeySize(), "addr", "port", "protocol")
-	if err == nil {
-		c.conn, err = convertFlow(types, spec, m.ValueSize())
-	}
-	if err != nil {
+	if err := c.convert(types, spec); err != nil {
 		m.Close()
 		return fmt.Errorf("prepare the flows of map %s: %w", name, err)
 	}
@@ -57,19 +59,48 @@ func (o *Layout) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) erro
 	return nil
 }
 
+// convert computes how to convert the keys and flows of the older layout. Up to v3, the table is
+// a hash of flows. Since v4, it is an array of entries with key and flow.
+func (c *flowSource) convert(types *btf.Spec, spec *ebpf.CollectionSpec) (err error) {
+	flow, err := shapeByName(spec.Types, "carried_flow")
+	if err != nil {
+		return err
+	}
+	key := spec.Maps[indexes[c.name]].Key
+	if c.from.Type() != ebpf.Array {
+		if c.key, err = convert(types, key, c.from.KeySize(), keyFields...); err != nil {
+			return err
+		}
+		from, err := shapeOfMap(types, "conn", c.from.ValueSize())
+		if err != nil {
+			return err
+		}
+		c.conn, err = convertFlow(from, flow)
+		return err
+	}
+	entry, err := shapeOfMap(types, spec.Maps[c.name].Value.TypeName(), c.from.ValueSize())
+	if err != nil {
+		return err
+	}
+	if c.version = entry.offset("conn.version"); c.version < 0 {
+		return errors.New("field conn.version is missing")
+	}
+	to, err := shapeOf(key)
+	if err != nil {
+		return err
+	}
+	if c.key, err = NewConversion(entry.within("key."), to, keyFields...); err != nil {
+		return err
+	}
+	c.conn, err = convertFlow(entry.within("conn."), flow)
+	return err
+}
+
+// keyFields are those that the keys of flows need.
+var keyFields = []string{"addr", "port", "protocol"}
+
 // convertFlow computes how to convert a flow of the older layout into a struct carried_flow.
-func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*Conversion, error) {
-	to, err := shapeByName(spec.Types, "carried_flow")
-	if err != nil {
-		return nil, err
-	}
-	from, err := shapeByName(types, "conn")
-	if err != nil {
-		return nil, err
-	}
-	if from.Size != int(size) {
-		return nil, fmt.Errorf("struct conn has %d bytes, the map's have %d", from.Size, size)
-	}
+func convertFlow(from, to Shape) (*Conversion, error) {
 	c, err := NewConversion(from, to, "seen", "state")
 	if err == nil && !c.Copies("side") && !c.Copies("end") {
 		err = errors.New("field side or end is missing or has another size")
@@ -84,8 +115,6 @@ type Target struct {
 	Limits Limits
 	// Slots are those of the pods of this node, by address.
 	Slots map[netip.Addr]uint32
-	// Flows are the flow tables, by name.
-	Flows map[string]*ebpf.Map
 
 	now uint32 // in jiffies
 }
@@ -126,9 +155,12 @@ func (o *Layout) MigrateFlows(to Target) (Migrated, error) {
 	return o.migrated, nil
 }
 
-// each calls f for every flow. Programs write meanwhile, so it may miss a flow that is created
+// each calls f for every flow, with what holds its key. Programs write meanwhile, so it may miss a flow that is created
 // or removed at the same time.
 func (c *flowSource) each(f func(key, value []byte) error) error {
+	if c.from.Type() == ebpf.Array {
+		return flowtable.Read(c.from, c.version, func(_ uint32, value []byte) error { return f(value, value) })
+	}
 	list := func(size uint32, n int) reflect.Value {
 		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
 	}
@@ -179,31 +211,48 @@ func (o *Layout) migrateFlow(c *flowSource, to Target, key, value []byte) error 
 		return nil
 	}
 	a.Conn, a.Slots = flow, SlotsOf(ends, to.Slots)
-	var data bytes.Buffer
-	if err := binary.Write(&data, binary.NativeEndian, a); err != nil {
-		return err
-	}
-	outcome, err := to.Adopt.Run(&ebpf.RunOptions{Data: data.Bytes()})
-	if err != nil {
-		return fmt.Errorf("migrate a flow: %w", err)
-	}
-	if outcome != bpfobj.FlowKnown {
-		if outcome == bpfobj.FlowAdopted {
+	for range mergeTries {
+		outcome, there, err := adopt(to.Adopt, a)
+		if err != nil {
+			return err
+		}
+		if outcome == bpfobj.FlowAdopted && a.Replace == 0 {
 			sum.Alive++
 		}
-		return nil // new flows need the room more
-	}
-	var there bpfobj.PodConn
-	flows := to.Flows[c.name]
-	if err := flows.Lookup(place, &there); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	if merged, write := MergeFlow(flow, there); write {
-		return flows.Put(place, &merged)
+		if outcome != bpfobj.FlowKnown {
+			return nil // without room, new flows need it more
+		}
+		if a.Replace != 0 { // a program has changed the flow since it was read
+			a.Conn, a.Replace = flow, 0
+			continue
+		}
+		merged, write := MergeFlow(flow, there)
+		if !write {
+			return nil
+		}
+		a.Conn, a.Replace, a.Had, a.HadFlags = merged, 1, there.End, there.FlowFlags
 	}
 	return nil
+}
+
+// mergeTries is the number of attempts to read and replace a flow that programs change meanwhile.
+const mergeTries = 8
+
+// adopt runs adopt_flow once. If the table has the flow, it returns that flow.
+func adopt(program *ebpf.Program, a bpfobj.PodAdoption) (outcome uint32, there bpfobj.PodConn, err error) {
+	var data bytes.Buffer
+	if err := binary.Write(&data, binary.NativeEndian, a); err != nil {
+		return 0, there, err
+	}
+	run := ebpf.RunOptions{Data: data.Bytes(), DataOut: make([]byte, data.Len())}
+	if outcome, err = program.Run(&run); err != nil {
+		return 0, there, fmt.Errorf("migrate a flow: %w", err)
+	}
+	var after bpfobj.PodAdoption
+	if err := decode(run.DataOut, &after); err != nil {
+		return 0, there, fmt.Errorf("migrate a flow: %w", err)
+	}
+	return outcome, after.Conn, nil
 }
 
 // SlotsOf returns the slots of both ends of a flow.
@@ -217,7 +266,7 @@ func SlotsOf(ends [2]netip.Addr, slots map[netip.Addr]uint32) (of [2]uint32) {
 	return of
 }
 
-// AdoptionOf decodes a key of conns4 or conns6.
+// AdoptionOf decodes the key of a flow.
 func AdoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, protocol uint8, err error) {
 	if v6 {
 		a.V6 = 1

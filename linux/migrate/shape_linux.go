@@ -41,6 +41,15 @@ func shapeByName(types *btf.Spec, name string) (Shape, error) {
 	return Shape{}, fmt.Errorf("find struct %s: %w", name, err)
 }
 
+// shapeOfMap is shapeByName for a struct that a map of this value size holds.
+func shapeOfMap(types *btf.Spec, name string, size uint32) (Shape, error) {
+	s, err := shapeByName(types, name)
+	if err == nil && s.Size != int(size) {
+		err = fmt.Errorf("struct %s has %d bytes, the map's have %d", name, s.Size, size)
+	}
+	return s, err
+}
+
 // shapeOf lists the fields of a struct, including those of nested structs.
 func shapeOf(t btf.Type) (Shape, error) {
 	size, err := btf.Sizeof(t)

@@ -71,7 +71,6 @@ func (e env) bpfSubcommand(c *cobra.Command, flows bool, print func(o *bpfOption
 			text string
 		}{
 			{m.Moving, "the agent changed the maps meanwhile: entries of two moments may be mixed"},
-			{m.Partial, "flows began and ended faster than they were read: some are missing"},
 			{m.names == nil, "the agent does not answer, so pods have no names: see isthmusctl status"},
 		} {
 			if remark.say {

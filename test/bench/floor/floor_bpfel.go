@@ -18,35 +18,19 @@ type FloorAddr4 struct {
 	Addr [4]uint8
 }
 
-type FloorConn struct {
-	_         structs.HostLayout
-	Seen      uint32
-	FlowFlags uint32
-	End       [2]struct {
-		_          structs.HostLayout
-		Epoch      uint32
-		Authorised uint8
-		Pad        [3]uint8
-	}
-	Sent        [2]uint32
-	State       uint8
-	Tcp         [2]uint8
-	Pad         uint8
-	Place       [2]uint32
-	Share       uint16
-	BackendPort uint16
-	Backend     [16]uint8
-	Client      [16]uint8
-	Acked       [2]uint32
-	Fin         [2]uint32
-}
-
 type FloorConnKey4 struct {
 	_        structs.HostLayout
 	Addr     [2][4]uint8
 	Port     [2]uint16
 	Protocol uint8
 	Pad      [3]uint8
+}
+
+type FloorFloorConn struct {
+	_    structs.HostLayout
+	Seen uint32
+	Sent [2]uint32
+	Rest [21]uint32
 }
 
 type FloorFloorVerdictKey struct {

@@ -332,7 +332,7 @@ The cluster is left running in %[1]s.
   enter a node:         nsenter --net=%[1]s/ns/linux1
   enter a pod:          nsenter --net=%[1]s/ns/pod-NAMESPACE-NAME
   what a node enforces: %[1]s/bin/isthmusctl --socket %[1]s/linux1/agent.sock endpoints
-  look into a map:      bpftool map dump pinned %[1]s/bpf/linux1/v4/conns4
+  look into a map:      bpftool map dump pinned %[1]s/bpf/linux1/v4/conn_index4
   change a policy:      edit the files in %[1]s/manifests
   what an agent says:   tail -f %[1]s/linux1/agent.log
   stop it:              make demo-stop
