@@ -220,6 +220,20 @@ func (r *Replayer) forgetFlows(slots int) error {
 	return err
 }
 
+// Unhint removes the hints of all flows, so that the next lookup of each asks the index.
+func (r *Replayer) Unhint() error {
+	for _, m := range []*ebpf.Map{r.d.objects.ConnHints4, r.d.objects.ConnHints6} {
+		keys, values := make([]uint32, m.MaxEntries()), make([]uint32, m.MaxEntries())
+		for i := range keys {
+			keys[i], values[i] = uint32(i), ^uint32(0) // no such entry
+		}
+		if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+			return fmt.Errorf("remove hints: %w", err)
+		}
+	}
+	return nil
+}
+
 // Flows calls f with the ends of every flow in the table.
 func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
 	o := &r.d.objects

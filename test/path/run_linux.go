@@ -231,6 +231,11 @@ func (r *Runner) step(s *Step) error {
 		return err
 	}
 	r.Totals.Packets++
+	if s.Unhinted {
+		if err := r.replay.Unhint(); err != nil {
+			return err
+		}
+	}
 	return r.send(s)
 }
 

@@ -58,6 +58,8 @@ type Step struct {
 	// Mark replaces the mark that from_pod set: "none", or "old", the mark of the packet before the last one with
 	// a record.
 	Mark string `json:"mark,omitempty"`
+	// Unhinted removes the hints of all flows before the packet, so that the programs ask the index.
+	Unhinted bool `json:"unhinted,omitempty"`
 }
 
 // PodStep is a pod and its policy.
