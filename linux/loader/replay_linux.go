@@ -188,7 +188,7 @@ const datagramsOfSlot = 2 * 8
 // slots.
 func (r *Replayer) Forget(slots int) error {
 	o := &r.d.objects
-	err := r.forgetFlows(slots)
+	err := r.forgetFlows()
 	keys, values := make([]uint32, slots*datagramsOfSlot), make([]bpfobj.PodDatagram, slots*datagramsOfSlot)
 	for i := range keys {
 		keys[i] = uint32(i)
@@ -203,8 +203,8 @@ func (r *Replayer) Forget(slots int) error {
 	return nil
 }
 
-// forgetFlows removes all flows and their indexes, and resets flow_shares of the first slots.
-func (r *Replayer) forgetFlows(slots int) error {
+// forgetFlows removes all flows and their indexes, and resets flow_shares.
+func (r *Replayer) forgetFlows() error {
 	o := &r.d.objects
 	err := errors.Join(
 		flowtable.Read4(o.Conns4, func(i uint32, e *bpfobj.PodConnEntry4) error {
@@ -214,10 +214,12 @@ func (r *Replayer) forgetFlows(slots int) error {
 			return errors.Join(o.Conns6.Put(i, bpfobj.PodConnEntry6{}), o.ConnIndex6.Delete(&e.Key))
 		}),
 		o.LedgerHands.Put(uint32(0), bpfobj.PodLedgerHand{}))
-	for i := range uint32(slots) {
-		err = errors.Join(err, o.FlowShares.Put(i, bpfobj.PodFlowShare{}))
+	keys := make([]uint32, bpfobj.Slots)
+	for i := range keys {
+		keys[i] = uint32(i)
 	}
-	return err
+	_, batch := o.FlowShares.BatchUpdate(keys, make([]bpfobj.PodFlowShare, len(keys)), nil)
+	return errors.Join(err, batch)
 }
 
 // Unhint removes the hints of all flows, so that the next lookup of each asks the index.

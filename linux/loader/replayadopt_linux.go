@@ -62,7 +62,7 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has migrate.FlowFields) er
 	err = errors.Join(
 		flowtable.Read4(o.Conns4, func(_ uint32, e *bpfobj.PodConnEntry4) error { return keep(e.Key, false, e.Conn) }),
 		flowtable.Read6(o.Conns6, func(_ uint32, e *bpfobj.PodConnEntry6) error { return keep(e.Key, true, e.Conn) }),
-		r.forgetFlows(len(slots)))
+		r.forgetFlows())
 	for _, a := range all {
 		err = errors.Join(err, r.adopt(a))
 	}
