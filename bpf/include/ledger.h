@@ -183,8 +183,9 @@ static __always_inline struct conn *conn_take(struct conn_place *at, __u32 slot,
 		ENTRY6(c)->key = at->key.v6;
 	else
 		ENTRY4(c)->key = at->key.v4;
-	*err = v6 ? bpf_map_update_elem(&conn_index6, &at->key.v6, to, BPF_NOEXIST) :
-		    bpf_map_update_elem(&conn_index4, &at->key.v4, to, BPF_NOEXIST);
+	/* Before Linux 6.4 only the lower half of the result is valid. */
+	*err = (int)(v6 ? bpf_map_update_elem(&conn_index6, &at->key.v6, to, BPF_NOEXIST) :
+			  bpf_map_update_elem(&conn_index4, &at->key.v4, to, BPF_NOEXIST));
 	if (!*err)
 		return c;
 	move_share(*had, NO_SLOT, v6);
