@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
-	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/testrun"
 )
 
@@ -146,11 +145,11 @@ func (r *Replayer) Age(by time.Duration, slots int) error {
 	o := &r.d.objects
 	jiffies := uint32(by.Seconds() * float64(r.d.constants["event_cost"])) // event_cost equals the rate of the clock
 	err := errors.Join(
-		flowtable.Read4(o.Conns4, func(i uint32, e *bpfobj.PodConnEntry4) error {
+		r.each4(func(i uint32, e *bpfobj.PodConnEntry4) error {
 			e.Conn.Seen -= jiffies
 			return o.Conns4.Put(i, e)
 		}),
-		flowtable.Read6(o.Conns6, func(i uint32, e *bpfobj.PodConnEntry6) error {
+		r.each6(func(i uint32, e *bpfobj.PodConnEntry6) error {
 			e.Conn.Seen -= jiffies
 			return o.Conns6.Put(i, e)
 		}))
@@ -207,19 +206,46 @@ func (r *Replayer) Forget(slots int) error {
 func (r *Replayer) forgetFlows() error {
 	o := &r.d.objects
 	err := errors.Join(
-		flowtable.Read4(o.Conns4, func(i uint32, e *bpfobj.PodConnEntry4) error {
+		r.each4(func(i uint32, e *bpfobj.PodConnEntry4) error {
 			return errors.Join(o.Conns4.Put(i, bpfobj.PodConnEntry4{}), o.ConnIndex4.Delete(&e.Key))
 		}),
-		flowtable.Read6(o.Conns6, func(i uint32, e *bpfobj.PodConnEntry6) error {
+		r.each6(func(i uint32, e *bpfobj.PodConnEntry6) error {
 			return errors.Join(o.Conns6.Put(i, bpfobj.PodConnEntry6{}), o.ConnIndex6.Delete(&e.Key))
 		}),
 		o.LedgerHands.Put(uint32(0), bpfobj.PodLedgerHand{}))
-	keys := make([]uint32, bpfobj.Slots)
-	for i := range keys {
-		keys[i] = uint32(i)
+	shares, failed := r.d.FlowShares()
+	for i, n := range shares {
+		if n != [2]int32{} {
+			err = errors.Join(err, o.FlowShares.Put(uint32(i), bpfobj.PodFlowShare{}))
+		}
 	}
-	_, batch := o.FlowShares.BatchUpdate(keys, make([]bpfobj.PodFlowShare, len(keys)), nil)
-	return errors.Join(err, batch)
+	return errors.Join(err, failed)
+}
+
+func (r *Replayer) each4(f func(uint32, *bpfobj.PodConnEntry4) error) error {
+	return eachFlow[bpfobj.PodConnKey4](r.d.objects.ConnIndex4, r.d.objects.Conns4, f)
+}
+
+func (r *Replayer) each6(f func(uint32, *bpfobj.PodConnEntry6) error) error {
+	return eachFlow[bpfobj.PodConnKey6](r.d.objects.ConnIndex6, r.d.objects.Conns6, f)
+}
+
+// eachFlow calls f for the entry of every flow. It asks the index, because a sandbox has few flows in a large array.
+func eachFlow[K, E any](index, conns *ebpf.Map, f func(uint32, *E) error) error {
+	var at []uint32
+	if err := ReadMap(index, func(_ K, v bpfobj.PodConnIndex) { at = append(at, v.Index) }); err != nil {
+		return err
+	}
+	for _, i := range at {
+		var e E
+		if err := conns.Lookup(i, &e); err != nil {
+			return fmt.Errorf("read entry of map %s: %w", conns, err)
+		}
+		if err := f(i, &e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Unhint removes the hints of all flows, so that the next lookup of each asks the index.
@@ -238,14 +264,13 @@ func (r *Replayer) Unhint() error {
 
 // Flows calls f with the ends of every flow in the table.
 func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
-	o := &r.d.objects
 	return errors.Join(
-		flowtable.Read4(o.Conns4, func(_ uint32, e *bpfobj.PodConnEntry4) error {
+		r.each4(func(_ uint32, e *bpfobj.PodConnEntry4) error {
 			k := &e.Key
 			f(netip.AddrPortFrom(netip.AddrFrom4(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom4(k.Addr[1]), k.Port[1]), k.Protocol)
 			return nil
 		}),
-		flowtable.Read6(o.Conns6, func(_ uint32, e *bpfobj.PodConnEntry6) error {
+		r.each6(func(_ uint32, e *bpfobj.PodConnEntry6) error {
 			k := &e.Key
 			f(netip.AddrPortFrom(netip.AddrFrom16(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom16(k.Addr[1]), k.Port[1]), k.Protocol)
 			return nil

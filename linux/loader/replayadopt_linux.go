@@ -13,7 +13,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/clock"
-	"github.com/isthmus-net/isthmus/linux/flowtable"
 	"github.com/isthmus-net/isthmus/linux/migrate"
 )
 
@@ -58,10 +57,9 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has migrate.FlowFields) er
 		all = append(all, a)
 		return nil
 	}
-	o := &r.d.objects
 	err = errors.Join(
-		flowtable.Read4(o.Conns4, func(_ uint32, e *bpfobj.PodConnEntry4) error { return keep(e.Key, false, e.Conn) }),
-		flowtable.Read6(o.Conns6, func(_ uint32, e *bpfobj.PodConnEntry6) error { return keep(e.Key, true, e.Conn) }),
+		r.each4(func(_ uint32, e *bpfobj.PodConnEntry4) error { return keep(e.Key, false, e.Conn) }),
+		r.each6(func(_ uint32, e *bpfobj.PodConnEntry6) error { return keep(e.Key, true, e.Conn) }),
 		r.forgetFlows())
 	for _, a := range all {
 		err = errors.Join(err, r.adopt(a))
