@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -38,27 +37,6 @@ func (s Shape) valid() error {
 		seen[f.Name] = true
 	}
 	return nil
-}
-
-// within returns the part of a struct whose fields have a prefix, without it. Offsets stay those
-// in the whole struct.
-func (s Shape) within(prefix string) Shape {
-	part := Shape{Size: s.Size}
-	for _, f := range s.Fields {
-		if name, ok := strings.CutPrefix(f.Name, prefix); ok {
-			part.Fields = append(part.Fields, Field{name, f.Offset, f.Size})
-		}
-	}
-	return part
-}
-
-// offset returns the offset of a field, -1 if there is none.
-func (s Shape) offset(name string) int {
-	i := slices.IndexFunc(s.Fields, func(f Field) bool { return f.Name == name })
-	if i < 0 {
-		return -1
-	}
-	return s.Fields[i].Offset
 }
 
 // Equal reports whether both shapes have the same fields at the same offsets.

@@ -5,6 +5,8 @@ package migrate
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -114,4 +116,25 @@ func sameMap(m *ebpf.Map, types *btf.Spec, now *ebpf.MapSpec) error {
 func decode(b []byte, to any) error {
 	_, err := binary.Decode(b, binary.NativeEndian, to)
 	return err
+}
+
+// within returns the part of a struct whose fields have a prefix, without it. Offsets stay those
+// in the whole struct.
+func (s Shape) within(prefix string) Shape {
+	part := Shape{Size: s.Size}
+	for _, f := range s.Fields {
+		if name, ok := strings.CutPrefix(f.Name, prefix); ok {
+			part.Fields = append(part.Fields, Field{name, f.Offset, f.Size})
+		}
+	}
+	return part
+}
+
+// offset returns the offset of a field, -1 if there is none.
+func (s Shape) offset(name string) int {
+	i := slices.IndexFunc(s.Fields, func(f Field) bool { return f.Name == name })
+	if i < 0 {
+		return -1
+	}
+	return s.Fields[i].Offset
 }
