@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -121,7 +122,7 @@ func readForeign(r *types100.Result, ifName, netns string) (*cniframe.Foreign, e
 		return nil, err
 	}
 	f := &cniframe.Foreign{}
-	if own >= 0 && !number(r.Interfaces[own].Mac) {
+	if own >= 0 && !number(r.Interfaces[own].Mac) && !rawMAC(r.Interfaces[own].Mac) {
 		mac, err := net.ParseMAC(r.Interfaces[own].Mac)
 		if err != nil {
 			return nil, fmt.Errorf("prevResult.interfaces[%d].mac %q: correct the plugin that prints it: %w", own, r.Interfaces[own].Mac, err)
@@ -157,6 +158,20 @@ func readForeign(r *types100.Result, ifName, netns string) (*cniframe.Foreign, e
 // number reports whether the text is no MAC address but a number, or empty. Since v1.20, the VPC CNI plugin prints
 // the number of a route table there. The agent then finds the interface without comparing its MAC.
 func number(mac string) bool { return strings.Trim(mac, "0123456789") == "" }
+
+// rawMAC reports whether the text is the six bytes of a MAC address, and not their hexadecimal form. sdnbridge prints
+// them (v0.3.1), where JSON has replaced each byte that is not UTF-8. The agent then compares the addresses only.
+func rawMAC(text string) bool {
+	size := 0
+	for _, c := range text {
+		if c == utf8.RuneError {
+			size++
+		} else {
+			size += utf8.RuneLen(c)
+		}
+	}
+	return size == 6
+}
 
 // ownInterface returns the index of the pod's interface, or -1 if the result has no interfaces at all. It is the
 // one of that name in the sandbox, or else of that name without a sandbox. Plugins of Windows print the name of

@@ -191,6 +191,28 @@ func TestPolicyModeOfWindows(t *testing.T) {
 	r.wantError(out, status, 7, "has no interface eth0")
 }
 
+// TestPolicyModeOfSDNBridge checks results of sdnbridge, which prints the bytes of the MAC address in place of its
+// hexadecimal form.
+func TestPolicyModeOfSDNBridge(t *testing.T) {
+	r := record(t)
+	for _, mac := range []net.HardwareAddr{{0, 0x15, 0x5d, 0x10, 0, 3}, {0, 0x15, 0x5d, 0xff, 0x80, 0xfe}, {0, 0x15, 0x5d, 0xc3, 0xa9, 0x22}, {0x7e, 0x15, 0x5d, 0xe2, 0x82, 0xac}} {
+		text, err := json.Marshal(string(mac))
+		if err != nil {
+			t.Fatal(err)
+		}
+		result := `{"cniVersion":"1.0.0","interfaces":[{"name":"c0_net","mac":` + string(text) + `}],"ips":[{"address":"10.1.0.4/24"}]}`
+		if out, status := r.run("ADD", "1.0.0", `,"prevResult":`+result); status != 0 || string(out) != result {
+			t.Errorf("%s: ADD exits with %d and prints %s", mac, status, out)
+		}
+		var add cniframe.AddRequest
+		requests := r.taken()
+		want := &cniframe.Foreign{Addresses: []string{"10.1.0.4"}}
+		if len(requests) != 1 || json.Unmarshal(requests[0].Body, &add) != nil || !reflect.DeepEqual(add.Foreign, want) {
+			t.Errorf("%s: requests %+v, want one about %+v", mac, requests, want)
+		}
+	}
+}
+
 // TestPolicyModeConverts checks that a runtime gets the version that it requests, whatever the
 // previous plugin printed.
 func TestPolicyModeConverts(t *testing.T) {
@@ -273,6 +295,7 @@ func TestPolicyModeRefuses(t *testing.T) {
 		"index":               {prev(ours, `{"address":"10.1.0.4/32","interface":1}`), "ips[0].interface 1"},
 		"negative index":      {prev(ours, `{"address":"10.1.0.4/32","interface":-1}`), "ips[0].interface -1"},
 		"hardware address":    {prev(`{"name":"eth0","sandbox":"/run/netns/c0","mac":"x"}`, `{"address":"10.1.0.4/32"}`), `interfaces[0].mac "x"`},
+		"seven bytes":         {prev(`{"name":"eth0","sandbox":"/run/netns/c0","mac":"00:15:5"}`, `{"address":"10.1.0.4/32"}`), `interfaces[0].mac "00:15:5"`},
 		"too many addresses":  {prev(ours, fmt.Sprintf(many, numbers...)), "has 17 addresses"},
 		"unknown version":     {`,"prevResult":{"cniVersion":"9.9.9","ips":[{"address":"10.1.0.4/32"}]}`, "prevResult"},
 		"version of a result": {`,"prevResult":{"cniVersion":1,"ips":[{"address":"10.1.0.4/32"}]}`, "prevResult"},
