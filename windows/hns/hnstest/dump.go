@@ -70,7 +70,7 @@ func (f *Fake) rules(e *hns.Endpoint) (*hns.Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return hns.ParseRules(f.misread(acls), sets)
+	return hns.ParseRules(layered(f.misread(acls)), sets)
 }
 
 // port returns the named endpoint if packets can reach it.

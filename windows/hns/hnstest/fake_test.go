@@ -268,6 +268,26 @@ func TestFakeLifecycle(t *testing.T) {
 	}
 }
 
+// TestFakeTakesNoRuleType checks ACLs as Azure's plugin has them: without a RuleType they are Switch rules.
+func TestFakeTakesNoRuleType(t *testing.T) {
+	f, _, e := fakeWith(t, hns.Server2022)
+	blocked, rest := remoteRule("10.0.0.1"), rule("rest", hns.Allow, hns.In, 65500)
+	blocked.Action, blocked.RuleType, rest.RuleType = hns.Block, "", ""
+	changed, err := f.ModifyEndpoint(ctx, e.ID, hns.Update, rest.Policy(), blocked.Policy())
+	if acls, _ := changed.ACLs(); err != nil || len(acls) != 2 || acls[0].RuleType+acls[1].RuleType != "" {
+		t.Fatalf("%+v, %v: want the ACLs as they were written", changed.Policies, err)
+	}
+	for remote, want := range map[string]bool{"10.0.0.1": false, "10.0.0.2": true} {
+		if got, err := f.Send("ep", packet(hns.In, remote, 6, 80), hns.Reading{}); err != nil || got.Allow != want {
+			t.Errorf("packet from %s: %+v, %v", remote, got, err)
+		}
+	}
+	rest.Priority = 0
+	if _, err := f.ModifyEndpoint(ctx, e.ID, hns.Update, rest.Policy()); err == nil {
+		t.Error("a Switch rule without a priority was taken")
+	}
+}
+
 // TestFakeOverlayRipensLate checks that the addresses of the tunnel appear some time after the
 // network.
 func TestFakeOverlayRipensLate(t *testing.T) {

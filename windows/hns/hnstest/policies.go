@@ -114,8 +114,20 @@ func (f *Fake) checkPorts(op string, self *hns.Endpoint, policies []hns.Policy) 
 	return collect(policies)
 }
 
+// layered gives ACLs without a RuleType the layer Switch. Azure's plugin and NPM write such ACLs
+// (azure-container-networking v1.7.0: cni/azure-windows-multitenancy.conflist, baseACLsForCalicoCNI).
+func layered(acls []hns.ACL) []hns.ACL {
+	acls = slices.Clone(acls)
+	for i := range acls {
+		if acls[i].RuleType == "" {
+			acls[i].RuleType = hns.Switch
+		}
+	}
+	return acls
+}
+
 func (f *Fake) checkACLs(op string, acls []hns.ACL, sets []hns.SetPolicy) error {
-	if _, err := hns.ParseRules(acls, sets); err != nil {
+	if _, err := hns.ParseRules(layered(acls), sets); err != nil {
 		return hns.NewError(op, hns.CodeInvalidPolicy, err.Error())
 	}
 	for _, a := range acls {
