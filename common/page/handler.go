@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"io/fs"
@@ -156,7 +157,8 @@ func (h *Handler) serve(page func(*http.Request) (*document, error)) http.Handle
 // failed is the page of an error.
 func failed(err error) *document {
 	d := &document{Template: "failed", Title: "No answer", Status: http.StatusInternalServerError, Body: err.Error()}
-	if p, ok := err.(*problem); ok {
+	var p *problem
+	if errors.As(err, &p) {
 		d.Status = p.status
 	}
 	return d

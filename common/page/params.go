@@ -57,7 +57,8 @@ func parse(raw string, names ...string) (params, error) {
 // set sets a parameter.
 func (p *params) set(name, value string) error {
 	number := map[string]*int{"row": &p.row, "column": &p.column, "part": &p.part}[name]
-	text := map[string]*string{"rows": &p.rows, "columns": &p.columns, "find": &p.find, "from": &p.from, "to": &p.to, "port": &p.port, "protocol": &p.protocol}[name]
+	text := map[string]*string{"rows": &p.rows, "columns": &p.columns, "find": &p.find, "from": &p.from, "to": &p.to,
+		"port": &p.port, "protocol": &p.protocol}[name]
 	switch {
 	case number != nil:
 		n, err := strconv.Atoi(value)

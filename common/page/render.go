@@ -26,7 +26,8 @@ func parseTemplates() (*template.Template, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
 		"pages": func() []link {
-			return []link{{"/", "Overview"}, {"/reach", "Who reaches whom"}, {"/explain", "Explain"}, {"/policies", "Policies"}, {"/nodes", "Nodes"}, {"/inexact", "Not exact"}}
+			return []link{{"/", "Overview"}, {"/reach", "Who reaches whom"}, {"/explain", "Explain"}, {"/policies", "Policies"},
+				{"/nodes", "Nodes"}, {"/inexact", "Not exact"}}
 		},
 		"current": func(l link, path string) bool {
 			return path == l.Path || l.Path != "/" && strings.HasPrefix(path, l.Path+"/")

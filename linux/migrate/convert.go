@@ -183,7 +183,8 @@ func MergeFlow(migrated, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	for _, end := range there.End {
 		untouched = untouched && (end.Authorised == 0 || end.Epoch == policymap.MigratedEpoch)
 	}
-	migrated.Version, migrated.Share, migrated.Place, migrated.FlowFlags = there.Version, there.Share, there.Place, migrated.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
+	migrated.Version, migrated.Share, migrated.Place = there.Version, there.Share, there.Place
+	migrated.FlowFlags |= there.FlowFlags & bpfobj.ConnOutside
 	if newer := int32(there.Seen - migrated.Seen); untouched && newer <= 0 {
 		return migrated, migrated != there
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// saveReports writes the reports of one host, as the artifact of a workflow holds them.
+// saveReports writes the reports of one host, as the artefact of a workflow holds them.
 func saveReports(t *testing.T, dir string, r Report, smoke string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {

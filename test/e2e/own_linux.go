@@ -186,7 +186,8 @@ func (l *lab) deny(ctx context.Context) error {
 		for _, n := range l.nodes {
 			for i, of := range l.networks {
 				guest := of.guest().Addr().String()
-				_, err := l.in(l.fabric, "curl", "-s", "-o", "/dev/null", "--interface", guest, "--max-time", "1", "http://"+netip.AddrPortFrom(n.addresses[i], hostPort).String()+"/")
+				_, err := l.in(l.fabric, "curl", "-s", "-o", "/dev/null", "--interface", guest, "--max-time", "1",
+					"http://"+netip.AddrPortFrom(n.addresses[i], hostPort).String()+"/")
 				if got := err == nil; got != want {
 					return fmt.Errorf("%s reaches node %s: %t, want %t", guest, n.name, got, want)
 				}

@@ -85,7 +85,8 @@ func (n *windowsNode) connect(context.Context) error {
 		"ip link add eth0 address " + windowsMAC + " type veth peer name " + n.name, "ip link set " + n.name + " netns " + n.lab.fabric.Path(), "ip link set eth0 up",
 	}
 	for _, of := range n.lab.networks {
-		lines = append(lines, "ip address add "+of.windows().String()+" dev eth0"+noDetection(of), fmt.Sprintf("ip route add %s via %s", of.everywhere(), of.fabric.Addr()))
+		lines = append(lines, "ip address add "+of.windows().String()+" dev eth0"+noDetection(of),
+			fmt.Sprintf("ip route add %s via %s", of.everywhere(), of.fabric.Addr()))
 	}
 	for _, line := range lines {
 		if _, err := n.lab.in(n.ns, strings.Fields(line)...); err != nil {
@@ -136,7 +137,8 @@ func (n *windowsNode) bin() string { return filepath.Join(n.dir, "bin") }
 // namePlane sets in the DaemonSet for Windows what the chart's apiServer.host and apiServer.port set.
 // On Windows the Service kubernetes works only after kube-proxy has found the network of the agent.
 func (n *windowsNode) namePlane(context.Context) error {
-	_, err := n.lab.kubectl("-n", namespace, "set", "env", "daemonset/"+windowsDaemonSet, "KUBERNETES_SERVICE_HOST="+n.lab.controlAddress().String(), "KUBERNETES_SERVICE_PORT=6443")
+	_, err := n.lab.kubectl("-n", namespace, "set", "env", "daemonset/"+windowsDaemonSet,
+		"KUBERNETES_SERVICE_HOST="+n.lab.controlAddress().String(), "KUBERNETES_SERVICE_PORT=6443")
 	return err
 }
 

@@ -60,7 +60,8 @@ func (n *windowsNode) runAgent(pod podItem) error {
 	}
 	c := pod.Spec.Containers[0]
 	// A kubelet sets the first two in every container.
-	env := map[string]string{"KUBERNETES_SERVICE_HOST": n.lab.primary().kubernetes.String(), "KUBERNETES_SERVICE_PORT": "443", "CONTAINER_SANDBOX_MOUNT_POINT": sandbox}
+	env := map[string]string{"KUBERNETES_SERVICE_HOST": n.lab.primary().kubernetes.String(), "KUBERNETES_SERVICE_PORT": "443",
+		"CONTAINER_SANDBOX_MOUNT_POINT": sandbox}
 	for _, e := range c.Env {
 		switch e.ValueFrom.FieldRef.FieldPath {
 		case "":

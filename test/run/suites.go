@@ -146,7 +146,8 @@ func comparisonSuites() []suite {
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestHubble$"}, env: []string{"ISTHMUS_HUBBLE=1"}},
 		}},
 		{name: "page", steps: []step{
-			{packages: []string{"./test/page"}, flags: []string{"-count=1", "-timeout=20m", "-v"}, env: []string{"ISTHMUS_PAGE=1", "ISTHMUS_PAGE_IMAGES=" + os.Getenv("IMAGES")}},
+			{packages: []string{"./test/page"}, flags: []string{"-count=1", "-timeout=20m", "-v"},
+				env: []string{"ISTHMUS_PAGE=1", "ISTHMUS_PAGE_IMAGES=" + os.Getenv("IMAGES")}},
 		}},
 		{name: "leaks", steps: []step{
 			{packages: []string{"./common/relay/redact"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestLeaks$"}, env: []string{"ISTHMUS_LEAKS=1000000"}},

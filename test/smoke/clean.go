@@ -16,7 +16,8 @@ import (
 
 // conformance runs isthmus-conformance.exe between two pods, while no agent runs.
 func (s *smoke) conformance(ctx context.Context) error {
-	cmd := s.exe(ctx, "isthmus-conformance.exe", "--network", s.network, "--address", s.host4(200).String(), "--pods", s.namespaces[0]+","+s.namespaces[1], "--out", s.out)
+	cmd := s.exe(ctx, "isthmus-conformance.exe", "--network", s.network, "--address", s.host4(200).String(),
+		"--pods", s.namespaces[0]+","+s.namespaces[1], "--out", s.out)
 	text, err := cmd.CombinedOutput()
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "conformance: ") || strings.HasPrefix(line, "packets: ") || strings.HasPrefix(line, "!") {

@@ -60,7 +60,9 @@ func (o *options) check() error {
 	if !slices.Contains(takeover.Networks(), o.from) {
 		return cli.Usagef("--from %q: give one of %s", o.from, strings.Join(takeover.Networks(), ", "))
 	}
-	for _, d := range []struct{ flag, path string }{{"bpffs", cmp.Or(o.bpffs, "/")}, {"state-dir", o.stateDir}, {"cni-conf-dir", o.confDir}, {"cni-cache-dir", o.cacheDir}} {
+	for _, d := range []struct{ flag, path string }{
+		{"bpffs", cmp.Or(o.bpffs, "/")}, {"state-dir", o.stateDir}, {"cni-conf-dir", o.confDir}, {"cni-cache-dir", o.cacheDir},
+	} {
 		if !filepath.IsAbs(d.path) {
 			return cli.Usagef("--%s %q: give an absolute path", d.flag, d.path)
 		}
