@@ -74,7 +74,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 }
 
 // openForeign opens the data path on the endpoints of another CNI plugin.
-func openForeign(ctx context.Context, o *options, node model.Node, client hns.Client, observe func(hns.Call), step func(string), log *slog.Logger) (dataplane.Backend, error) {
+func openForeign(ctx context.Context, o *options, node model.Node, client hns.Client, observe func(hns.Call),
+	step func(string), log *slog.Logger) (dataplane.Backend, error) {
 	c := foreign.Config{NodeAddresses: node.Addresses, File: foreignFile(o), CallDeadline: o.hnsTimeout, Observe: observe, Step: step}
 	var err error
 	if c.HostAddresses, err = hostAddresses(); err != nil {
