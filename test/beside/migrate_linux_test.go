@@ -16,50 +16,17 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// migrateManifests: both ends of the traffic are isolated. The names place the pods.
-const migrateManifests = `
-apiVersion: v1
-kind: Pod
-metadata: {name: client-linux1, namespace: test, labels: {app: client}}
-spec: {containers: [{name: main}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: near-linux1, namespace: test, labels: {app: server}}
-spec: {containers: [{name: main}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: far-linux2, namespace: test, labels: {app: server}}
-spec: {containers: [{name: main}]}
----
+// migrateManifests add a pod that policy lets reach neither end of the traffic.
+const migrateManifests = clustertest.IsolatedEnds + `---
 apiVersion: v1
 kind: Pod
 metadata: {name: other-linux2, namespace: test, labels: {app: other}}
 spec: {containers: [{name: main}]}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: server, namespace: test}
-spec:
-  podSelector: {matchLabels: {app: server}}
-  ingress:
-  - from: [{podSelector: {matchLabels: {app: client}}}]
-    ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: client, namespace: test}
-spec:
-  podSelector: {matchLabels: {app: client}}
-  policyTypes: [Egress]
-  egress:
-  - to: [{podSelector: {matchLabels: {app: server}}}]
-    ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]
 `
 
 // migrated are the networks that can be left.

@@ -17,46 +17,9 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
-
-// continuityManifests: both ends of the traffic are isolated. The names place
-// the pods: one server is on the client's node, one on the other.
-const continuityManifests = `
-apiVersion: v1
-kind: Pod
-metadata: {name: client-linux1, namespace: test, labels: {app: client}}
-spec: {containers: [{name: main}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: near-linux1, namespace: test, labels: {app: server}}
-spec: {containers: [{name: main}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: far-linux2, namespace: test, labels: {app: server}}
-spec: {containers: [{name: main}]}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: server, namespace: test}
-spec:
-  podSelector: {matchLabels: {app: server}}
-  ingress:
-  - from: [{podSelector: {matchLabels: {app: client}}}]
-    ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: client, namespace: test}
-spec:
-  podSelector: {matchLabels: {app: client}}
-  policyTypes: [Egress]
-  egress:
-  - to: [{podSelector: {matchLabels: {app: server}}}]
-    ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]
-`
 
 // continuity sets the traffic and the changes of the test.
 type continuity struct {
@@ -112,7 +75,7 @@ func (s *continuity) during(t *testing.T, change func() error) error {
 // run sends traffic while disturb changes the agents.
 func (size *continuity) run(t *testing.T, happens func(*continuity, *testing.T, *cluster.Cluster)) {
 	t.Helper()
-	c, pods := startWith(t, continuityManifests)
+	c, pods := startWith(t, clustertest.IsolatedEnds)
 	awaitLinks(t, c, map[string]int{"linux1": 4, "linux2": 2})
 	client := pods["client-linux1"]
 	var targets []traffic.Target
