@@ -68,11 +68,16 @@ type connections struct {
 }
 
 // note is the server's ConnState hook. The server calls it for a new connection before it accepts the next
-// one.
+// one. The goroutine of a connection that was closed here may still report that it is active: this must not
+// close another connection.
 func (c *connections) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e := c.entries[conn]; e != nil {
+	e := c.entries[conn]
+	if e == nil && state != http.StateNew {
+		return
+	}
+	if e != nil {
 		c.order.Remove(e)
 		delete(c.entries, conn)
 	}
