@@ -99,6 +99,20 @@ struct {
 /* The number of indexes of floor_ledger that were used. */
 __u64 floor_hand;
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, struct counter);
+} floor_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct verdict_count);
+} floor_verdict_counts SEC(".maps");
+
 struct headers {
 	struct ethhdr eth;
 	struct iphdr ip;
@@ -195,18 +209,34 @@ static __always_inline struct verdict_row *row_of(const struct headers *h)
 	return bpf_map_lookup_elem(&floor_verdicts, &key);
 }
 
-/* The minimum work for the verdict on a new flow. */
+/* Counts a verdict for the node and for the pod. */
+static __always_inline void count_verdict(struct __sk_buff *skb, __u32 verdict)
+{
+	__u32 zero = 0;
+	struct counter *node = bpf_map_lookup_elem(&floor_counters, &verdict);
+	struct verdict_count *pod = bpf_map_lookup_elem(&floor_verdict_counts, &zero);
+
+	if (!node || !pod)
+		return;
+	node->packets++;
+	node->bytes += skb->len;
+	pod->flows[verdict & 1]++;
+}
+
+/* The minimum work for the verdict on a new flow and its counts. */
 SEC("tc")
 int verdict(struct __sk_buff *skb)
 {
 	struct headers *h = headers(skb);
 	struct verdict_row *row = h ? row_of(h) : NULL;
+	bool allowed = row && row->row == ROW_ALLOW;
 
-	return row && row->row == ROW_ALLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+	count_verdict(skb, allowed);
+	return allowed ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
-/* The minimum work for a new flow that policy allows, in a full flow table: the verdict, a
- * lookup of the flow, the removal of the oldest flow, and the new entry. */
+/* The minimum work for a new flow that policy allows, in a full flow table: the verdict and its
+ * counts, a lookup of the flow, the removal of the oldest flow, and the new entry. */
 SEC("tc")
 int opened(struct __sk_buff *skb)
 {
@@ -218,6 +248,7 @@ int opened(struct __sk_buff *skb)
 
 	if (!h || !row_of(h))
 		return TC_ACT_SHOT;
+	count_verdict(skb, ALLOW);
 	place(h, &key);
 	if (bpf_map_lookup_elem(&floor_conns, &key))
 		return TC_ACT_UNSPEC;

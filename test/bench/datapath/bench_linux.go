@@ -171,8 +171,13 @@ func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err 
 	if err = errors.Join(b.floor.Flows.Set(c.flows), b.floor.Addresses.Set(c.addresses)); err != nil {
 		return
 	}
-	if err = errors.Join(b.visit(c.floor, c), b.visit(c.ours, c)); err != nil {
+	if err = errors.Join(b.forget(), b.visit(c.floor, c), b.visit(c.ours, c)); err != nil {
 		return
+	}
+	if c.floor == b.floor.Opened {
+		if err = b.full(); err != nil {
+			return
+		}
 	}
 	frame := b.flowing
 	if c.opens {
@@ -198,6 +203,38 @@ func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err 
 		empty, floor, ours = append(empty, nothing), append(floor, least-around+nothing), append(ours, real-around+nothing)
 	}
 	return empty, floor, ours, nil
+}
+
+// forget removes the flows of the least programs: of those that one case opened, the eviction of
+// another knows nothing.
+func (b *bench) forget() error {
+	var key, flow []byte
+	var keys [][]byte
+	all := b.floor.FloorConns.Iterate()
+	for all.Next(&key, &flow) {
+		keys = append(keys, slices.Clone(key))
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("list flows: %w", err)
+	}
+	for _, k := range keys {
+		if err := b.floor.FloorConns.Delete(k); err != nil {
+			return fmt.Errorf("remove flow: %w", err)
+		}
+	}
+	return nil
+}
+
+// full checks that the flow table of the least program is full, so that each new flow evicts one.
+func (b *bench) full() error {
+	var share floor.FloorFlowShare
+	if err := b.floor.FloorShares.Lookup(uint32(0), &share); err != nil {
+		return err
+	}
+	if got, want := share.Flows[0], b.floor.FloorConns.MaxEntries(); uint32(got) != want {
+		return fmt.Errorf("the least program has %d flows, its table has room for %d", got, want)
+	}
+	return nil
 }
 
 // mostVisited bounds the number of flows that visit opens. It exceeds the size of the flow table.

@@ -19,8 +19,18 @@ func (f figure) median() float64 {
 
 func (f figure) least() float64 { return slices.Min(f) }
 
-// goal is the highest accepted value of a figure: a multiple of its floor, or a sum with it. The
-// zero goal accepts every value.
+// against returns f's change relative to a floor that was measured in the same rounds: the medians over
+// the rounds of the ratio and of the difference. A disturbance that outlasts a round affects both.
+func (f figure) against(floor figure) (ratio, difference float64) {
+	ratios, differences := make(figure, len(f)), make(figure, len(f))
+	for i, v := range f {
+		ratios[i], differences[i] = v/floor[i], v-floor[i]
+	}
+	return ratios.median(), differences.median()
+}
+
+// goal is the highest accepted ratio of a figure to its floor, or the highest difference. The zero goal
+// accepts every value.
 type goal struct{ times, more float64 }
 
 func (g goal) String() string {
@@ -33,11 +43,11 @@ func (g goal) String() string {
 	return ""
 }
 
-func (g goal) met(value, floor float64) bool {
+func (g goal) met(ratio, difference float64) bool {
 	if g.times > 0 {
-		return value <= g.times*floor
+		return ratio <= g.times
 	}
-	return g.more == 0 || value <= floor+g.more
+	return g.more == 0 || difference <= g.more
 }
 
 // row is one figure, compared with another figure of the same run.
@@ -48,17 +58,21 @@ type row struct {
 	// Value is the median over the rounds, Least the least.
 	Value float64 `json:"value"`
 	Least float64 `json:"least"`
-	// Floor names the figure that Value is compared with, FloorValue is the median of that figure.
+	// Floor names the figure that Value is compared with, FloorValue is the median of that figure. Ratio
+	// and Difference are the medians of those of each round.
 	Floor      string  `json:"floor,omitempty"`
 	FloorValue float64 `json:"floor_value,omitempty"`
 	Ratio      float64 `json:"ratio,omitempty"`
+	Difference float64 `json:"difference,omitempty"`
 	Goal       string  `json:"goal,omitempty"`
 	// OK is nil without a goal.
 	OK *bool `json:"ok,omitempty"`
+
+	figure figure
 }
 
 func newRow(part, path, unit string, f figure) row {
-	return row{Part: part, Path: path, Unit: unit, Value: f.median(), Least: f.least()}
+	return row{Part: part, Path: path, Unit: unit, Value: f.median(), Least: f.least(), figure: f}
 }
 
 // beside adds a floor to a row, unless the floor is the row itself.
@@ -67,9 +81,9 @@ func (r row) beside(name string, f figure, g goal) row {
 		return r
 	}
 	r.Floor, r.FloorValue, r.Goal = name, f.median(), g.String()
-	r.Ratio = r.Value / r.FloorValue
+	r.Ratio, r.Difference = r.figure.against(f)
 	if r.Goal != "" {
-		ok := g.met(r.Value, r.FloorValue)
+		ok := g.met(r.Ratio, r.Difference)
 		r.OK = &ok
 	}
 	return r
@@ -81,7 +95,7 @@ func table(rows []row, out io.Writer) {
 	for _, r := range rows {
 		if r.Part != part {
 			part = r.Part
-			fmt.Fprintf(out, "\n%s\n%-50s %10s %10s %-10s  %-30s %10s %7s %8s %s\n", part, "path", "value", "least", "unit", "floor", "", "ratio", "goal", "ok")
+			fmt.Fprintf(out, "\n%s\n%-50s %10s %10s %-10s  %-30s %10s %7s %8s %8s %s\n", part, "path", "value", "least", "unit", "floor", "", "ratio", "diff", "goal", "ok")
 		}
 		fmt.Fprintf(out, "%-50s %10.*f %10.*f %-10s  ", r.Path, digits(r.Value), r.Value, digits(r.Least), r.Least, r.Unit)
 		if r.Floor == "" {
@@ -92,7 +106,7 @@ func table(rows []row, out io.Writer) {
 		if r.OK != nil {
 			ok = map[bool]string{true: "yes", false: "NO"}[*r.OK]
 		}
-		fmt.Fprintf(out, "%-30s %10.*f %7.2f %8s %s\n", r.Floor, digits(r.FloorValue), r.FloorValue, r.Ratio, r.Goal, ok)
+		fmt.Fprintf(out, "%-30s %10.*f %7.2f %+8.1f %8s %s\n", r.Floor, digits(r.FloorValue), r.FloorValue, r.Ratio, r.Difference, r.Goal, ok)
 	}
 }
 

@@ -26,6 +26,12 @@ type FloorConnKey4 struct {
 	Pad      [3]uint8
 }
 
+type FloorCounter struct {
+	_       structs.HostLayout
+	Packets uint64
+	Bytes   uint64
+}
+
 type FloorFloorConn struct {
 	_    structs.HostLayout
 	Seen uint32
@@ -61,6 +67,11 @@ type FloorSlot struct {
 	Epoch uint32
 }
 
+type FloorVerdictCount struct {
+	_     structs.HostLayout
+	Flows [4]uint64
+}
+
 type FloorVerdictRow struct {
 	_   structs.HostLayout
 	Row uint32
@@ -70,37 +81,39 @@ type FloorVerdictRow struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	FloorMapFloorConns    = "floor_conns"
-	FloorMapFloorLedger   = "floor_ledger"
-	FloorMapFloorPeers    = "floor_peers"
-	FloorMapFloorPorts    = "floor_ports"
-	FloorMapFloorShares   = "floor_shares"
-	FloorMapFloorSlots    = "floor_slots"
-	FloorMapFloorVerdicts = "floor_verdicts"
-	FloorMapTarget        = "target"
-	FloorProgBarePeer     = "bare_peer"
-	FloorProgEmpty        = "empty"
-	FloorProgEstablished  = "established"
-	FloorProgInject       = "inject"
-	FloorProgLeastPeer    = "least_peer"
-	FloorProgOpened       = "opened"
-	FloorProgShuffle      = "shuffle"
-	FloorProgSink         = "sink"
-	FloorProgVerdict      = "verdict"
-	FloorVarAddresses     = "addresses"
-	FloorVarBareTarget    = "bare_target"
-	FloorVarBeganAt       = "began_at"
-	FloorVarBegun         = "begun"
-	FloorVarEndedAt       = "ended_at"
-	FloorVarExpected      = "expected"
-	FloorVarFloorHand     = "floor_hand"
-	FloorVarFlows         = "flows"
-	FloorVarInOrder       = "in_order"
-	FloorVarInjectAnswers = "inject_answers"
-	FloorVarInjectV6      = "inject_v6"
-	FloorVarInjected      = "injected"
-	FloorVarNextFlow      = "next_flow"
-	FloorVarSunk          = "sunk"
+	FloorMapFloorConns         = "floor_conns"
+	FloorMapFloorCounters      = "floor_counters"
+	FloorMapFloorLedger        = "floor_ledger"
+	FloorMapFloorPeers         = "floor_peers"
+	FloorMapFloorPorts         = "floor_ports"
+	FloorMapFloorShares        = "floor_shares"
+	FloorMapFloorSlots         = "floor_slots"
+	FloorMapFloorVerdictCounts = "floor_verdict_counts"
+	FloorMapFloorVerdicts      = "floor_verdicts"
+	FloorMapTarget             = "target"
+	FloorProgBarePeer          = "bare_peer"
+	FloorProgEmpty             = "empty"
+	FloorProgEstablished       = "established"
+	FloorProgInject            = "inject"
+	FloorProgLeastPeer         = "least_peer"
+	FloorProgOpened            = "opened"
+	FloorProgShuffle           = "shuffle"
+	FloorProgSink              = "sink"
+	FloorProgVerdict           = "verdict"
+	FloorVarAddresses          = "addresses"
+	FloorVarBareTarget         = "bare_target"
+	FloorVarBeganAt            = "began_at"
+	FloorVarBegun              = "begun"
+	FloorVarEndedAt            = "ended_at"
+	FloorVarExpected           = "expected"
+	FloorVarFloorHand          = "floor_hand"
+	FloorVarFlows              = "flows"
+	FloorVarInOrder            = "in_order"
+	FloorVarInjectAnswers      = "inject_answers"
+	FloorVarInjectV6           = "inject_v6"
+	FloorVarInjected           = "injected"
+	FloorVarNextFlow           = "next_flow"
+	FloorVarSunk               = "sunk"
 )
 
 // LoadFloor returns the embedded CollectionSpec for Floor.
@@ -160,14 +173,16 @@ type FloorProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FloorMapSpecs struct {
-	FloorConns    *ebpf.MapSpec `ebpf:"floor_conns"`
-	FloorLedger   *ebpf.MapSpec `ebpf:"floor_ledger"`
-	FloorPeers    *ebpf.MapSpec `ebpf:"floor_peers"`
-	FloorPorts    *ebpf.MapSpec `ebpf:"floor_ports"`
-	FloorShares   *ebpf.MapSpec `ebpf:"floor_shares"`
-	FloorSlots    *ebpf.MapSpec `ebpf:"floor_slots"`
-	FloorVerdicts *ebpf.MapSpec `ebpf:"floor_verdicts"`
-	Target        *ebpf.MapSpec `ebpf:"target"`
+	FloorConns         *ebpf.MapSpec `ebpf:"floor_conns"`
+	FloorCounters      *ebpf.MapSpec `ebpf:"floor_counters"`
+	FloorLedger        *ebpf.MapSpec `ebpf:"floor_ledger"`
+	FloorPeers         *ebpf.MapSpec `ebpf:"floor_peers"`
+	FloorPorts         *ebpf.MapSpec `ebpf:"floor_ports"`
+	FloorShares        *ebpf.MapSpec `ebpf:"floor_shares"`
+	FloorSlots         *ebpf.MapSpec `ebpf:"floor_slots"`
+	FloorVerdictCounts *ebpf.MapSpec `ebpf:"floor_verdict_counts"`
+	FloorVerdicts      *ebpf.MapSpec `ebpf:"floor_verdicts"`
+	Target             *ebpf.MapSpec `ebpf:"target"`
 }
 
 // FloorVariableSpecs contains global variables before they are loaded into the kernel.
@@ -210,24 +225,28 @@ func (o *FloorObjects) Close() error {
 //
 // It can be passed to LoadFloorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FloorMaps struct {
-	FloorConns    *ebpf.Map `ebpf:"floor_conns"`
-	FloorLedger   *ebpf.Map `ebpf:"floor_ledger"`
-	FloorPeers    *ebpf.Map `ebpf:"floor_peers"`
-	FloorPorts    *ebpf.Map `ebpf:"floor_ports"`
-	FloorShares   *ebpf.Map `ebpf:"floor_shares"`
-	FloorSlots    *ebpf.Map `ebpf:"floor_slots"`
-	FloorVerdicts *ebpf.Map `ebpf:"floor_verdicts"`
-	Target        *ebpf.Map `ebpf:"target"`
+	FloorConns         *ebpf.Map `ebpf:"floor_conns"`
+	FloorCounters      *ebpf.Map `ebpf:"floor_counters"`
+	FloorLedger        *ebpf.Map `ebpf:"floor_ledger"`
+	FloorPeers         *ebpf.Map `ebpf:"floor_peers"`
+	FloorPorts         *ebpf.Map `ebpf:"floor_ports"`
+	FloorShares        *ebpf.Map `ebpf:"floor_shares"`
+	FloorSlots         *ebpf.Map `ebpf:"floor_slots"`
+	FloorVerdictCounts *ebpf.Map `ebpf:"floor_verdict_counts"`
+	FloorVerdicts      *ebpf.Map `ebpf:"floor_verdicts"`
+	Target             *ebpf.Map `ebpf:"target"`
 }
 
 func (m *FloorMaps) Close() error {
 	return _FloorClose(
 		m.FloorConns,
+		m.FloorCounters,
 		m.FloorLedger,
 		m.FloorPeers,
 		m.FloorPorts,
 		m.FloorShares,
 		m.FloorSlots,
+		m.FloorVerdictCounts,
 		m.FloorVerdicts,
 		m.Target,
 	)
