@@ -87,6 +87,13 @@ var manifests = map[string][]string{
 // digest belongs to no image.
 var digest = "sha256:" + strings.Repeat("0", 64)
 
+// scraped are the values with which Prometheus Operator reads metrics of agents, and exported those with which a relay
+// exports flows.
+const (
+	scraped  = "agent.httpAddress=0.0.0.0:9470,prometheus.podMonitor.enabled=true"
+	exported = "relay.enabled=true,relay.replicas=1,relay.export.file="
+)
+
 // controlled are the values for a cluster whose pod ranges the controller assigns.
 const controlled = "controller.enabled=true,controller.clusterCIDRs={10.0.0.0/8,fd00::/48}"
 
@@ -113,7 +120,7 @@ func TestRendered(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,prometheus.rules.enabled=true,prometheus.dashboard.enabled=true,agent.httpAddress=0.0.0.0:9470"},
-		{"--set", controlled}, {"--set", "relay.enabled=true"}} {
+		{"--set", controlled}, {"--set", "relay.enabled=true"}, {"--set", exported + "flows.jsonl"}} {
 		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
 		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
 			t.Errorf("%v\n%s", err, out)
@@ -121,27 +128,26 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestValues sets values and expects texts in the result.
+// checkValues sets values and expects texts in the result.
+func checkValues(t *testing.T, cases map[string]string) {
+	t.Helper()
+	for flags, want := range cases {
+		if out := render(t, "--set", flags); !strings.Contains(out, want) {
+			t.Errorf("--set %s: no %q in\n%s", flags, want, out)
+		}
+	}
+}
+
 func TestValues(t *testing.T) {
-	for flags, want := range map[string]string{
-		"image.tag=v9":                                                              "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
-		"apiServer.host=192.0.2.1":                                                  `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
-		"agent.mtu=1400":                                                            "- --mtu=1400\n",
-		"relay.enabled=true":                                                        "- --agents=isthmus-agents.isthmus-system.svc:4244\n",
-		"relay.enabled=true,relay.agentPort=5000":                                   "- --hubble-listen=:5000\n",
-		"relay.enabled=true,relay.agentSecret=other":                                "- {name: hubble, secret: {secretName: \"other\", defaultMode: 0400}}\n",
-		"relay.enabled=true,relay.secret=own":                                       "- {name: hubble, secret: {secretName: \"own\", defaultMode: 0440}}\n",
-		"relay.enabled=true,relay.access=transport":                                 "- --listen=127.0.0.1:4245\n",
-		"relay.enabled=true,relay.access=token":                                     "- --access=token\n",
-		"relay.enabled=true,relay.serverSecret=mine":                                "- {name: server, secret: {secretName: \"mine\", defaultMode: 0440}}\n",
-		"relay.enabled=true,relay.page=true":                                        "- --page-address=[::]:4246\n",
-		"relay.enabled=true,relay.apiServerPort=7443":                               "{port: 7443, protocol: TCP}] # the API server\n",
-		"relay.enabled=true,relay.extraArgs={--log-level=debug}":                    "- \"--log-level=debug\"\n",
-		"agent.uplink=eth1":                                                         "- --uplink=eth1\n",
-		"fabric.mode=vxlan":                                                         "- --fabric=vxlan\n",
-		"fabric.mode=none":                                                          "- --log-denied-flows=false\n            - --fabric=none\n",
-		"fabric.vni=1000000":                                                        "- --vni=1000000\n",
-		"fabric.masquerade=false":                                                   "- --masquerade=false\n",
+	checkValues(t, map[string]string{
+		"image.tag=v9":             "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
+		"apiServer.host=192.0.2.1": `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"agent.mtu=1400":           "- --mtu=1400\n",
+		"agent.uplink=eth1":        "- --uplink=eth1\n",
+		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
+		"fabric.mode=none":         "- --log-denied-flows=false\n            - --fabric=none\n",
+		"fabric.vni=1000000":       "- --vni=1000000\n",
+		"fabric.masquerade=false":  "- --masquerade=false\n",
 		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":                         "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
 		"linux.xdpDevices=off":                                                      "- --xdp-devices=off\n",
 		"agent.reservedHostPorts={22,9000-9100}":                                    "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",
@@ -183,11 +189,37 @@ func TestValues(t *testing.T) {
 		"linux.config.bpffs=/x,windows.enabled=false":                               "- {name: config, configMap: {name: isthmus-agent-linux}}\n",
 		"windows.config.hns-timeout=1m":                                             "- --config=/etc/isthmus-config/agent.yaml\n",
 		"prometheus.dashboard.enabled=true":                                         "    grafana_dashboard: \"1\"\ndata:\n  isthmus-nodes.json: |\n    {\n",
-	} {
-		if out := render(t, "--set", flags); !strings.Contains(out, want) {
-			t.Errorf("--set %s: no %q in\n%s", flags, want, out)
-		}
-	}
+	})
+}
+
+// TestRelayValues sets values of the relay and of what reads its metrics.
+func TestRelayValues(t *testing.T) {
+	checkValues(t, map[string]string{
+		"relay.enabled=true":                                     "- --agents=isthmus-agents.isthmus-system.svc:4244\n",
+		"relay.enabled=true,relay.agentPort=5000":                "- --hubble-listen=:5000\n",
+		"relay.enabled=true,relay.agentSecret=other":             "- {name: hubble, secret: {secretName: \"other\", defaultMode: 0400}}\n",
+		"relay.enabled=true,relay.secret=own":                    "- {name: hubble, secret: {secretName: \"own\", defaultMode: 0440}}\n",
+		"relay.enabled=true,relay.access=transport":              "- --listen=127.0.0.1:4245\n",
+		"relay.enabled=true,relay.access=token":                  "- --access=token\n",
+		"relay.enabled=true,relay.serverSecret=mine":             "- {name: server, secret: {secretName: \"mine\", defaultMode: 0440}}\n",
+		"relay.enabled=true,relay.page=true":                     "- --page-address=[::]:4246\n",
+		"relay.enabled=true,relay.apiServerPort=7443":            "{port: 7443, protocol: TCP}] # the API server\n",
+		"relay.enabled=true,relay.extraArgs={--log-level=debug}": "- \"--log-level=debug\"\n",
+		exported + "-":                     "- --shutdown-delay=3s # until clients are sent to other replicas\n            - --log-level=info\n            - --log-format=json\n            - --export-file=-\n            - --export-aggregate=15s\n          ports:",
+		exported + "f,relay.export.keep=0": "- --export-file=/var/log/isthmus/f\n            - --export-file-max-mb=100\n            - --export-file-keep=0\n            - --export-aggregate=15s\n",
+		exported + "g":                     "  replicas: 1\n  strategy: {type: Recreate}",
+		exported + "f":                     "- {name: export, mountPath: /var/log/isthmus}\n",
+		exported + "f,relay.export.volume.emptyDir=null,relay.export.volume.persistentVolumeClaim.claimName=flows": "- name: export\n          persistentVolumeClaim:\n            claimName: flows\n",
+		exported + "-,relay.export.aggregate=0s,relay.export.allow[0].verdict={DROPPED},relay.export.deny[0].source_pod={shop/}": `- --export-aggregate=0s
+            - "--export-allow={\"verdict\":[\"DROPPED\"]}"
+            - "--export-deny={\"source_pod\":[\"shop/\"]}"
+`,
+		"relay.enabled=true,relay.export.file=-,relay.export.everyReplica=true":                           "- --export-file=-\n",
+		scraped + ",relay.enabled=true,relay.scrape=true":                                                 "app.kubernetes.io/component: relay\n  podMetricsEndpoints:\n    - port: metrics\n",
+		scraped + ",agent.mtu=1400":                                                                       "- {key: app.kubernetes.io/component, operator: NotIn, values: [relay]}\n",
+		"relay.enabled=true,relay.scrape=true,prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470": "prometheus.io/port: \"9472\"\n",
+		"relay.enabled=true,relay.podAnnotations.team=net":                                                "annotations:\n        team: net\n    spec:\n      serviceAccountName: isthmus-relay",
+	})
 }
 
 // TestSchema sets values that the schema of the chart must refuse.
@@ -198,6 +230,7 @@ func TestSchema(t *testing.T) {
 		"admissionPolicy=auto", "agent.announce=false", "agent.reservedHostPorts={0}", "agent.reservedHostPorts={http}", "linux.hostPortsFromNode=some", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 		"controller.enabled=true", "controller.nodeMaskIPv4=31", controlled + ",controller.clusterCIDRs={x}",
 		"image.digest=latest", "image.tag=0.1.0@" + digest, "linux.podLabels.app\\.kubernetes\\.io/name=other", "linux.extraArgs={x}", "linux.affinity=x",
+		"relay.export.file=/var/log/x", "relay.export.file=../x", "relay.export.keep=-1", "relay.export.maxMegabytes=0", "relay.export.aggregate=often", "relay.export.allow={x}", "relay.export.unknown=1", "relay.export.deny[0].destination_port={53}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
@@ -208,10 +241,15 @@ func TestSchema(t *testing.T) {
 // TestContradictions sets values that are valid alone and must be refused together.
 func TestContradictions(t *testing.T) {
 	for flags, want := range map[string]string{
-		"windows.mode=overlay,fabric.vni=65536":                                           "take 4096 to 65535",
-		"windows.mode=overlay,fabric.vxlanPort=8472":                                      "know 4789 only",
-		"image.digest=" + digest:                                                          "image.digest without image.windowsDigest",
-		"relay.enabled=true,relay.page=true,relay.access=transport":                       "set relay.access=token, or relay.page=false",
+		"windows.mode=overlay,fabric.vni=65536":                     "take 4096 to 65535",
+		"windows.mode=overlay,fabric.vxlanPort=8472":                "know 4789 only",
+		"image.digest=" + digest:                                    "image.digest without image.windowsDigest",
+		"relay.enabled=true,relay.page=true,relay.access=transport": "set relay.access=token, or relay.page=false",
+		"relay.enabled=true,relay.export.file=-":                    "each of 2 replicas would export all flows: set relay.replicas=1",
+		"relay.enabled=true,relay.export.file=f,relay.export.everyReplica=true,relay.export.volume.nfs.server=n,relay.export.volume.emptyDir=null": "replicas would write the same file",
+		"relay.enabled=true,relay.export.deny[0].verdict={DROPPED}":                                                                                "nothing is exported: set relay.export.file",
+		scraped + ",relay.enabled=true": "relay.scrape: the NetworkPolicy of the relay keeps Prometheus from its metrics",
+		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470,relay.enabled=true": "relay.scrape: the NetworkPolicy of the relay",
 		"prometheus.annotations=true":                                                     `set agent.httpAddress to "0.0.0.0:9470"`,
 		"prometheus.annotations=true,agent.httpAddress=[::1]:9470":                        "agent.httpAddress [::1]:9470",
 		"prometheus.podMonitor.enabled=true":                                              "agent.httpAddress 127.0.0.1:9470",
@@ -248,6 +286,12 @@ func TestLeftOut(t *testing.T) {
 	}
 	if out := render(t); strings.Contains(out, "isthmus-config") || strings.Contains(out, "agent.yaml") {
 		t.Errorf("there are settings in\n%s", out)
+	}
+	if out := render(t, "--set", "relay.enabled=true"); strings.Contains(out, "--export") || strings.Contains(out, "name: export") {
+		t.Errorf("there is an export in\n%s", out)
+	}
+	if out := render(t, "--set", scraped); strings.Contains(out, "name: isthmus-relay\n") || strings.Count(out, "\nkind: PodMonitor\n") != 1 {
+		t.Errorf("a relay is scraped in\n%s", out)
 	}
 	if out := render(t); strings.Contains(out, "prometheus.io") {
 		t.Errorf("there are annotations in\n%s", out)

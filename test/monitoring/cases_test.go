@@ -103,6 +103,13 @@ var cases = []alertCase{
 	{"IsthmusVersionsDiffer", map[string]string{`isthmus_build_info{instance="n1",os="linux",version="1"}`: "1x30 _x500", `isthmus_build_info{instance="n1",os="linux",version="2"}`: "_x31 1x500",
 		`isthmus_build_info{instance="w1",os="windows",version="1"}`: "1x500"}, "7h", "", nil}, // an upgrade
 
+	{"IsthmusRelayNodesUnavailable", map[string]string{`isthmus_relay_nodes{instance="r1",state="unavailable"}`: "0x3 2x30", `isthmus_relay_nodes{instance="r2",state="unavailable"}`: "0x3 2x30"}, "25m",
+		"The relay gets no flows of 2 nodes", map[string]string{}},
+	{"IsthmusRelayNodesUnavailable", map[string]string{`isthmus_relay_nodes{instance="r1",state="unavailable"}`: "0x3 2x5 0x30", `isthmus_relay_nodes{instance="r1",state="connected"}`: "9x40"}, "25m", "", nil},
+
+	{"IsthmusExportFails", map[string]string{`isthmus_relay_export_errors_total{instance="n1"}`: "0x5 10x10"}, "10m", "n1 cannot write flows: 10 lines were lost", on()},
+	{"IsthmusExportFails", map[string]string{`isthmus_relay_export_errors_total{instance="n1"}`: "0x5 10x40"}, "30m", "", nil},
+
 	{"IsthmusControllerAbsent", map[string]string{`isthmus_controller_leader{instance="c1"}`: "1x3 0x20", `isthmus_controller_leader{instance="c2"}`: "0x20"}, "12m",
 		"No isthmus-controller is the leader: new nodes get no pod range", map[string]string{}},
 	{"IsthmusControllerAbsent", map[string]string{`isthmus_controller_leader{instance="c1"}`: "1x3 0x20", `isthmus_controller_leader{instance="c2"}`: "0x5 1x20"}, "12m", "", nil},

@@ -102,7 +102,7 @@ func TestBundleHoldsNoSecrets(t *testing.T) {
 				break
 			}
 		}
-		if found := b["doctor.json"]; !strings.Contains(found, "05-other.conflist") || !strings.Contains(found, "kube-proxy") {
+		if found := b["doctor.json"]; !strings.Contains(found, "\"kind\": \"DoctorReport\"") || !strings.Contains(found, "05-other.conflist") || !strings.Contains(found, "kube-proxy") {
 			t.Errorf("%s: doctor did not see the planted files:\n%s", n.Name, found)
 		}
 		search := map[string]string{}

@@ -96,7 +96,7 @@ func addDoctor(ctx context.Context, b *inspect.Bundle) error {
 	cfg := defaultDoctor()
 	cfg.AgentRuns, cfg.VXLANPort, cfg.MetricsPort = true, 4789, 9470
 	var text bytes.Buffer
-	if err := cli.EncodeJSON(&text, cfg.Examine(ctx)); err != nil {
+	if err := cli.EncodeKind(&text, "json", "DoctorReport", map[string]any{"findings": cfg.Examine(ctx)}); err != nil {
 		return err
 	}
 	if b.Files == nil {

@@ -53,6 +53,26 @@ tolerations:
 - {name: api-access, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
 {{- end }}
 
+{{/* Flags of the export of flows. */}}
+{{- define "isthmus.relay.export" -}}
+{{- if .file }}
+- --export-file={{ if eq .file "-" }}-{{ else }}/var/log/isthmus/{{ .file }}{{ end }}
+{{- if ne .file "-" }}
+- --export-file-max-mb={{ int .maxMegabytes }}
+- --export-file-keep={{ int .keep }}
+{{- end }}
+- --export-aggregate={{ .aggregate }}
+{{- range .allow }}
+- {{ printf "--export-allow=%s" (toJson .) | quote }}
+{{- end }}
+{{- range .deny }}
+- {{ printf "--export-deny=%s" (toJson .) | quote }}
+{{- end }}
+{{- else if or .allow .deny }}
+{{- fail "relay.export.allow, relay.export.deny: nothing is exported: set relay.export.file" }}
+{{- end }}
+{{- end }}
+
 {{/* The certificate with which agents serve flows. */}}
 {{- define "isthmus.hubble.volume" -}}
 {{- if .Values.relay.enabled }}
@@ -191,6 +211,13 @@ annotations:
   {{- with .own.podAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A NetworkPolicy closes the metrics of the relay unless relay.scrape is true. */}}
+{{- define "isthmus.relay.scraped" -}}
+{{- if not .Values.relay.scrape }}
+{{- fail "relay.scrape: the NetworkPolicy of the relay keeps Prometheus from its metrics: set relay.scrape=true, or turn prometheus.annotations and prometheus.podMonitor.enabled off" }}
 {{- end }}
 {{- end }}
 
