@@ -250,7 +250,8 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 		service.addr = r->flow.dst;
 		service.port = r->flow.dst_port;
 		count_bytes(v->len, id);
-		count_verdict(r->slot, id);
+		if (id < DROP_NO_ENDPOINT)
+			count_verdict(r->slot, id);
 		emit_event(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &service : NULL);
 	}
 	if (passes && translated)

@@ -196,9 +196,11 @@ static __always_inline struct conn *conn_take(struct conn_place *at, __u32 slot,
 }
 
 /* Owns the entry of an expired flow, which has a key and an index already. Returns NULL if it
- * has another flow or a holder by now. */
+ * has another flow or a holder by now. Only the key says that an entry has the flow: entries of
+ * several flows may have the same generation. */
 static __always_inline struct conn *conn_reopen(struct conn_place *at, __u32 *had, struct conn_index *to, bool v6)
 {
+	__u32 generation = at->generation;
 	struct conn *c;
 	int index;
 
@@ -208,8 +210,8 @@ static __always_inline struct conn *conn_reopen(struct conn_place *at, __u32 *ha
 	if (index < 0)
 		return NULL;
 	to->index = index;
-	c = entry_at(index, v6);
-	if (!c || !conn_own(c, at->generation))
+	c = conn_in(index, at, v6);
+	if (!c || at->generation != generation || !conn_own(c, generation))
 		return NULL;
 	*had = c->share;
 	return c;

@@ -60,10 +60,21 @@ static __always_inline struct ip remote_end(const struct adoption *a, bool end)
 	return remote;
 }
 
-/* Copies a flow, without the version of its entry. */
+/* Copies a flow, without the version of its entry. Other programs must not see the copy. */
 static __always_inline void copy_conn(struct conn *to, const struct conn *from)
 {
 	__builtin_memcpy(&to->seen, &from->seen, sizeof(*to) - offsetof(struct conn, seen));
+}
+
+/* Replaces a flow whose entry the caller holds. The roles come last, each end with one store: they
+ * have another epoch, so no program uses them before it has evaluated the flow as it is now. */
+static __always_inline void replace_conn(struct conn *to, const struct conn *from)
+{
+	__builtin_memcpy(&to->seen, &from->seen, offsetof(struct conn, end) - offsetof(struct conn, seen));
+	__builtin_memcpy(&to->sent, &from->sent, sizeof(*to) - offsetof(struct conn, sent));
+	order_loads(); /* and stores */
+	approve(to, false, from->end[0].authorised, from->end[0].epoch);
+	approve(to, true, from->end[1].authorised, from->end[1].epoch);
 }
 
 static __always_inline bool same_approval(const struct conn *c, const struct adoption *a, int end)
@@ -87,7 +98,7 @@ static __always_inline enum adoption_result merge_flow(struct adoption *a, struc
 		copy_conn(&a->conn, c);
 		a->conn.version = generation;
 	} else if (same_approval(c, a, 0) && same_approval(c, a, 1) && c->flow_flags == a->had_flags) {
-		copy_conn(c, &a->conn);
+		replace_conn(c, &a->conn);
 		result = FLOW_ADOPTED;
 	}
 	conn_release(c);

@@ -115,11 +115,12 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *migrate.Layout) (c
 }
 
 // renewDerived gives the index and the hints of a flow table its size. It returns a new index
-// and new hints if the table is new or has another size than those that are pinned.
+// and new hints if the table is new or a copy, or has another size than those that are pinned.
 func renewDerived(spec *ebpf.CollectionSpec, dir, table string, copies []resized) (fresh []resized, err error) {
 	size := spec.Maps[table].MaxEntries
 	names := flowtable.Derived[table]
-	usable, none := true, true
+	copied := slices.ContainsFunc(copies, func(c resized) bool { return c.name == table })
+	usable, none := !copied, true // a copy has its flows elsewhere
 	for _, name := range names {
 		spec.Maps[name].MaxEntries = size
 		pinned, err := pinnedSize(dir, name)

@@ -56,6 +56,14 @@ func TestVerdictsAreCountedBySlot(t *testing.T) {
 				if got := b.counted(slot); got != want {
 					t.Errorf("after a packet of a known flow: counted %v, want %v", got, want)
 				}
+				// Nor do those of a flow that policy revokes after DNAT.
+				b.under(policymap.DenyAll)
+				if pass, err := b.path.Run(b.pod, out, frame(out, ip(v6, out, layers.IPProtocolTCP), tcp(port, 80, "A"))); err != nil || pass {
+					t.Fatalf("a packet of a revoked flow passes: %t, %v", pass, err)
+				}
+				if got := b.counted(slot); got != want {
+					t.Errorf("after a packet of a revoked flow: counted %v, want %v", got, want)
+				}
 				for other := range slot {
 					if got := b.counted(other); got != ([2][2]uint64{}) {
 						t.Fatalf("slot %d counted %v", other, got)
