@@ -51,29 +51,31 @@ func TestAttackNeighbourMessages(t *testing.T) {
 // ICMP of the other IP version, and fragments of it, must not pass.
 func TestAttackOtherICMP(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t, func(*linux.Config) {})
-	v := &volley{l: g.lab}
-	for _, f := range addressSets {
-		for _, protocol := range []layers.IPProtocol{layers.IPProtocolICMPv4, layers.IPProtocolICMPv6} {
-			for _, kind := range []byte{0, 3, 8, 11, 128, 129, 135} {
-				for _, p := range g.paths(f) {
-					v.try(p.from, p.at, fmt.Sprintf("protocol %d, type %d, fragmented, %s, %s", protocol, kind, p.name, p.dst), func(word string) []byte {
-						body := gopacket.Payload(append([]byte{kind, 0, 0, 0, 0, 1, 0, 1}, word...))
-						switch ip := ipHeader(p.src, p.dst, protocol).(type) {
-						case *layers.IPv4:
-							ip.Id, ip.Flags = 99, layers.IPv4MoreFragments
-							return packet(p.from.mac, p.mac, ip, body)
-						case *layers.IPv6:
-							ip.NextHeader = layers.IPProtocolIPv6Fragment
-							return packet(p.from.mac, p.mac, ip, gopacket.Payload{byte(protocol), 0, 0, 1, 0, 0, 0, 9}, body)
-						}
-						return nil
-					})
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		g := newGuarded(t, change)
+		v := &volley{l: g.lab}
+		for _, f := range addressSets {
+			for _, protocol := range []layers.IPProtocol{layers.IPProtocolICMPv4, layers.IPProtocolICMPv6} {
+				for _, kind := range []byte{0, 3, 8, 11, 128, 129, 135} {
+					for _, p := range g.paths(f) {
+						v.try(p.from, p.at, fmt.Sprintf("protocol %d, type %d, fragmented, %s, %s", protocol, kind, p.name, p.dst), func(word string) []byte {
+							body := gopacket.Payload(append([]byte{kind, 0, 0, 0, 0, 1, 0, 1}, word...))
+							switch ip := ipHeader(p.src, p.dst, protocol).(type) {
+							case *layers.IPv4:
+								ip.Id, ip.Flags = 99, layers.IPv4MoreFragments
+								return packet(p.from.mac, p.mac, ip, body)
+							case *layers.IPv6:
+								ip.NextHeader = layers.IPProtocolIPv6Fragment
+								return packet(p.from.mac, p.mac, ip, gopacket.Payload{byte(protocol), 0, 0, 1, 0, 0, 0, 9}, body)
+							}
+							return nil
+						})
+					}
 				}
 			}
+			v.held(g.controls(f)...)
 		}
-		v.held(g.controls(f)...)
-	}
+	})
 }
 
 // quotation returns an ICMP error that quotes the start of a packet of a protocol between two
@@ -170,67 +172,71 @@ func TestAttackErrors(t *testing.T) {
 
 // Errors about an allowed flow are rate-limited, so that they are no channel of their own.
 func TestAttackErrorFlood(t *testing.T) {
-	g := newGuarded(t, func(*linux.Config) {})
-	g.pod("b", 12)
-	g.echo(g.pods["b"], 80)
-	g.guard(isolate("a", model.Egress, accept(pods("b"), tcp(80)), accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))))
-	wb := g.wire(g.pods["b"], "eth0")
-	const sent, most = 2000, 400 // a burst of 200, and 100 per second
-	for _, f := range addressSets {
-		conn := g.dial("a", f.b, 80)
-		defer conn.Close()
-		began := time.Now()
-		for range sent {
-			g.wa.send(quotation(g.wa, g.host, f.a, f.b, errorKinds(f.v6)[0], layers.IPProtocolTCP, f.b, f.a, 80, localPort(conn), "flood"))
-		}
-		took := time.Since(began)
-		if !wb.await("flood") {
-			t.Fatal("not one error arrives")
-		}
-		wb.receive()
-		n := 0
-		for _, got := range wb.got {
-			if bytes.Contains(got, []byte("flood")) {
-				n++
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		g := newGuarded(t, change)
+		g.pod("b", 12)
+		g.echo(g.pods["b"], 80)
+		g.guard(isolate("a", model.Egress, accept(pods("b"), tcp(80)), accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))))
+		wb := g.wire(g.pods["b"], "eth0")
+		const sent, most = 2000, 400 // a burst of 200, and 100 per second
+		for _, f := range addressSets {
+			conn := g.dial("a", f.b, 80)
+			defer conn.Close()
+			began := time.Now()
+			for range sent {
+				g.wa.send(quotation(g.wa, g.host, f.a, f.b, errorKinds(f.v6)[0], layers.IPProtocolTCP, f.b, f.a, 80, localPort(conn), "flood"))
 			}
+			took := time.Since(began)
+			if !wb.await("flood") {
+				t.Fatal("not one error arrives")
+			}
+			wb.receive()
+			n := 0
+			for _, got := range wb.got {
+				if bytes.Contains(got, []byte("flood")) {
+					n++
+				}
+			}
+			if limit := most + int(took.Seconds()*100); n > limit {
+				t.Errorf("%d of %d errors arrive, want %d at most", n, sent, limit)
+			}
+			wb.got = nil
 		}
-		if limit := most + int(took.Seconds()*100); n > limit {
-			t.Errorf("%d of %d errors arrive, want %d at most", n, sent, limit)
-		}
-		wb.got = nil
-	}
+	})
 }
 
 // A pod can create no entries in the neighbour tables of the host, except for its own
 // addresses.
 func TestAttackNeighbourTable(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t, func(*linux.Config) {})
-	name := link.HostName(model.MakeEndpointID("a", "eth0"))
-	before := g.neighbours(name)
-	for i := range 500 {
-		arp := &layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
-			SourceHwAddress: g.wa.mac, SourceProtAddress: []byte{172, 20, byte(i >> 8), byte(i)}, DstHwAddress: make([]byte, 6), DstProtAddress: net.ParseIP(nodeAddr4).To4()}
-		broadcast := net.HardwareAddr{255, 255, 255, 255, 255, 255}
-		g.wa.send(serialize(&layers.Ethernet{SrcMAC: g.wa.mac, DstMAC: broadcast, EthernetType: layers.EthernetTypeARP}, arp))
-		for _, kind := range []byte{133, 135, 136} {
-			target := net.ParseIP(nodeAddr6)
-			body := append(append([]byte{0, 0, 0, 0}, target...), append([]byte{1, 1}, g.wa.mac...)...)
-			ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP(fmt.Sprintf("fe80::dead:%x", i)), DstIP: target}
-			g.wa.send(packet(g.wa.mac, g.host, ip, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(kind, 0)}, gopacket.Payload(body)))
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		g := newGuarded(t, change)
+		name := link.HostName(model.MakeEndpointID("a", "eth0"))
+		before := g.neighbours(name)
+		for i := range 500 {
+			arp := &layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
+				SourceHwAddress: g.wa.mac, SourceProtAddress: []byte{172, 20, byte(i >> 8), byte(i)}, DstHwAddress: make([]byte, 6), DstProtAddress: net.ParseIP(nodeAddr4).To4()}
+			broadcast := net.HardwareAddr{255, 255, 255, 255, 255, 255}
+			g.wa.send(serialize(&layers.Ethernet{SrcMAC: g.wa.mac, DstMAC: broadcast, EthernetType: layers.EthernetTypeARP}, arp))
+			for _, kind := range []byte{133, 135, 136} {
+				target := net.ParseIP(nodeAddr6)
+				body := append(append([]byte{0, 0, 0, 0}, target...), append([]byte{1, 1}, g.wa.mac...)...)
+				ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP(fmt.Sprintf("fe80::dead:%x", i)), DstIP: target}
+				g.wa.send(packet(g.wa.mac, g.host, ip, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(kind, 0)}, gopacket.Payload(body)))
+			}
 		}
-	}
-	f := addressSets[0]
-	for i, c := range g.controls(f) { // controls arrive after all earlier packets
-		c.from.send(c.frame(fmt.Sprintf("end-%d-", i)))
-		if !c.at.await(fmt.Sprintf("end-%d-", i)) {
-			t.Fatal("a control did not arrive")
+		f := addressSets[0]
+		for i, c := range g.controls(f) { // controls arrive after all earlier packets
+			c.from.send(c.frame(fmt.Sprintf("end-%d-", i)))
+			if !c.at.await(fmt.Sprintf("end-%d-", i)) {
+				t.Fatal("a control did not arrive")
+			}
 		}
-	}
-	if after := g.neighbours(name); after > before+2 {
-		t.Errorf("the host had %d neighbours on the pod's interface, and has %d after frames with made-up senders", before, after)
-	}
-	if n := g.drops("neighbour") + g.drops("spoofed"); n < 2000 {
-		t.Errorf("%d frames are counted as dropped, want 2000", n)
-	}
+		if after := g.neighbours(name); after > before+2 {
+			t.Errorf("the host had %d neighbours on the pod's interface, and has %d after frames with made-up senders", before, after)
+		}
+		if n := g.drops("neighbour") + g.drops("spoofed"); n < 2000 {
+			t.Errorf("%d frames are counted as dropped, want 2000", n)
+		}
+	})
 }

@@ -107,36 +107,38 @@ func TestAttackIngressByNodePort(t *testing.T) {
 // A policy change applies to the next packet of a connection by NodePort, in both directions.
 func TestAttackMasqueradedConnections(t *testing.T) {
 	t.Parallel()
-	l := newServiceAttackLab(t, func(*linux.Config) {})
-	l.apply()
-	var flows []net.Conn
-	for _, f := range families {
-		for _, network := range []string{"tcp", "udp"} {
-			for _, from := range []*netns.NS{l.pods["a"], l.outside} {
-				l.must(from.Do(func() error {
-					c, err := net.Dial(network, net.JoinHostPort(f.node, "30080"))
-					flows = append(flows, c)
-					return err
-				}))
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newServiceAttackLab(t, change)
+		l.apply()
+		var flows []net.Conn
+		for _, f := range families {
+			for _, network := range []string{"tcp", "udp"} {
+				for _, from := range []*netns.NS{l.pods["a"], l.outside} {
+					l.must(from.Do(func() error {
+						c, err := net.Dial(network, net.JoinHostPort(f.node, "30080"))
+						flows = append(flows, c)
+						return err
+					}))
+				}
 			}
 		}
-	}
-	for _, c := range flows {
-		defer c.Close()
-		l.must(traffic.Exchange(c, patience))
-	}
-	l.apply(isolate("b", model.Ingress, accept(pods("a")), accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
-	for _, c := range flows {
-		l.must(traffic.Exchange(c, patience))
-	}
-	l.apply(isolate("b", model.Ingress, accept(block(nodeAddr4+"/32")), accept(block(nodeAddr6+"/128"))))
-	for _, c := range flows {
-		attacks.tried.Add(1)
-		if traffic.Exchange(c, silence) == nil {
-			attacks.through.Add(1)
-			t.Errorf("got through: %s %s to %s after the policy was tightened", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr())
+		for _, c := range flows {
+			defer c.Close()
+			l.must(traffic.Exchange(c, patience))
 		}
-	}
+		l.apply(isolate("b", model.Ingress, accept(pods("a")), accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
+		for _, c := range flows {
+			l.must(traffic.Exchange(c, patience))
+		}
+		l.apply(isolate("b", model.Ingress, accept(block(nodeAddr4+"/32")), accept(block(nodeAddr6+"/128"))))
+		for _, c := range flows {
+			attacks.tried.Add(1)
+			if traffic.Exchange(c, silence) == nil {
+				attacks.through.Add(1)
+				t.Errorf("got through: %s %s to %s after the policy was tightened", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr())
+			}
+		}
+	})
 }
 
 // A client that policy denies is masqueraded with the address and port that an allowed client

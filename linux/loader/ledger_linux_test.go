@@ -162,6 +162,45 @@ func TestFloodEvictsNoFlowsOfOtherPods(t *testing.T) {
 	})
 }
 
+// Flows from elsewhere count for the pod that accepts them. A flood of them evicts no flows of
+// another pod.
+func TestFloodIntoAPod(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		const size, quiet = 1024, 250
+		c := newCrowd(t, size, forever)
+		const open = tableOut | 1 // the lowest bit is the verdict on ingress
+		if err := c.path.Execute(&policymap.Writes{Tables: []policymap.TableWrite{{Number: open}}}); err != nil {
+			t.Fatal(err)
+		}
+		for port := range uint16(quiet) {
+			c.open(1, v6, 1000+port)
+			if port%2 == 0 && !c.known(1, v6, 1000+port) {
+				t.Fatal("an answer does not pass")
+			}
+		}
+		if err := c.path.WriteSlot(policymap.SlotWrite{Slot: bpfobj.PodSlot{Table: open, Epoch: 9}}); err != nil {
+			t.Fatal(err)
+		}
+		for port := range uint16(8 * size) {
+			for range 2 {
+				if !c.known(0, v6, 20000+port) { // accepted, as the table is open
+					t.Fatal("a flow into the pod does not pass")
+				}
+			}
+		}
+		lost := 0
+		for port := range uint16(quiet) {
+			if !c.known(1, v6, 1000+port) {
+				lost++
+			}
+		}
+		shares, entries := c.shares(v6)
+		if lost > 0 || shares[1] != quiet || shares[0]+shares[1] != entries || shares[0] < (size-quiet)*9/10 {
+			t.Errorf("%d of %d flows of the other pod are lost; shares %v of %d entries", lost, quiet, shares, entries)
+		}
+	})
+}
+
 // Expired flows make room for those of any pod, and are counted once.
 func TestExpiredFlowsMakeRoom(t *testing.T) {
 	const size = 1024
