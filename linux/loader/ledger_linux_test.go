@@ -201,6 +201,29 @@ func TestFloodIntoAPod(t *testing.T) {
 	})
 }
 
+// A pod loses no flow to another one with as many flows.
+func TestEqualShares(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		const size = 64
+		c := newCrowd(t, size, forever)
+		for port := range uint16(size / 2) {
+			c.open(0, v6, 1000+port)
+			c.open(1, v6, 1000+port)
+		}
+		for port := range uint16(4 * size) {
+			c.open(0, v6, 2000+port)
+		}
+		for port := range uint16(size / 2) {
+			if !c.known(1, v6, 1000+port) {
+				t.Errorf("flow %d of the other pod is lost", port)
+			}
+		}
+		if shares, entries := c.shares(v6); shares != [2]int{size / 2, size / 2} || entries != size {
+			t.Errorf("shares %v of %d entries", shares, entries)
+		}
+	})
+}
+
 // Expired flows make room for those of any pod, and are counted once.
 func TestExpiredFlowsMakeRoom(t *testing.T) {
 	const size = 1024

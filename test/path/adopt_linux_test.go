@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -132,15 +133,23 @@ func TestMigratedRolesAreWhole(t *testing.T) {
 	after := bpfobj.PodApproval{Epoch: migrated, Authorised: bpfobj.RoleOpened | bpfobj.RoleAccepted}
 	for end := range ad.flow.End {
 		at := (*uint64)(unsafe.Pointer(&ad.flow.End[end]))
-		stop, done := new(atomic.Bool), make(chan map[uint64]int)
+		stop, changes, done := new(atomic.Bool), new(atomic.Int32), make(chan map[uint64]int)
 		go func() {
-			seen := make(map[uint64]int)
+			seen, last := make(map[uint64]int), uint64(0)
 			for !stop.Load() {
-				seen[atomic.LoadUint64(at)]++
+				now := atomic.LoadUint64(at)
+				seen[now]++
+				if now != last {
+					changes.Add(1)
+				}
+				last = now
 			}
 			done <- seen
 		}()
-		for range 2000 {
+		for deadline := time.Now().Add(30 * time.Second); changes.Load() < 2000; {
+			if time.Now().After(deadline) {
+				t.Fatalf("end %d: the other CPU saw only %d changes", end, changes.Load())
+			}
 			for i := range ad.flow.End {
 				atomic.StoreUint64((*uint64)(unsafe.Pointer(&ad.flow.End[i])), word(before))
 			}
@@ -156,6 +165,42 @@ func TestMigratedRolesAreWhole(t *testing.T) {
 			if got != word(before) && got != word(after) {
 				t.Errorf("end %d: another CPU saw roles %d under epoch %d, %d times", end, got>>32, uint32(got), times)
 			}
+		}
+	}
+}
+
+// TestMigrationReplacesWhatItRead changes a flow after it was read for a migration: other roles, other flags, or
+// another flow in the entry. The migration then leaves it as it is.
+func TestMigrationReplacesWhatItRead(t *testing.T) {
+	ad := newAdopter(t)
+	if got := ad.run(); got != bpfobj.FlowKnown {
+		t.Fatalf("outcome %d of the flow that is known", got)
+	}
+	was := *ad.flow
+	ad.a.Conn, ad.a.Replace, ad.a.Had, ad.a.HadFlags = was, 1, was.End, was.FlowFlags
+	ad.a.Conn.Sent = [2]uint32{7, 8}
+	const generation = 0x200
+	for what, c := range map[string]struct {
+		change func(*bpfobj.PodConn)
+		want   uint32
+	}{
+		"nothing":              {func(*bpfobj.PodConn) {}, bpfobj.FlowAdopted},
+		"roles of the first":   {func(c *bpfobj.PodConn) { c.End[0].Authorised |= bpfobj.RoleRevoked }, bpfobj.FlowKnown},
+		"roles of the second":  {func(c *bpfobj.PodConn) { c.End[1].Authorised |= bpfobj.RoleRevoked }, bpfobj.FlowKnown},
+		"epoch of the first":   {func(c *bpfobj.PodConn) { c.End[0].Epoch++ }, bpfobj.FlowKnown},
+		"epoch of the second":  {func(c *bpfobj.PodConn) { c.End[1].Epoch++ }, bpfobj.FlowKnown},
+		"flags":                {func(c *bpfobj.PodConn) { c.FlowFlags ^= bpfobj.ConnTranslated }, bpfobj.FlowKnown},
+		"the flow in an entry": {func(c *bpfobj.PodConn) { c.Version += generation }, bpfobj.FlowNoRoom},
+		"too many holders":     {func(c *bpfobj.PodConn) { c.Version += 0xf0 }, bpfobj.FlowNoRoom},
+	} {
+		*ad.flow = was
+		c.change(ad.flow)
+		want := *ad.flow
+		if c.want == bpfobj.FlowAdopted {
+			want = ad.a.Conn
+		}
+		if got := ad.run(); got != c.want || *ad.flow != want {
+			t.Errorf("%s: outcome %d and %+v, want %d and %+v", what, got, *ad.flow, c.want, want)
 		}
 	}
 }
