@@ -133,6 +133,12 @@ func TestMigratedRolesAreWhole(t *testing.T) {
 	after := bpfobj.PodApproval{Epoch: migrated, Authorised: bpfobj.RoleOpened | bpfobj.RoleAccepted}
 	for end := range ad.flow.End {
 		at := (*uint64)(unsafe.Pointer(&ad.flow.End[end]))
+		reset := func() {
+			for i := range ad.flow.End {
+				atomic.StoreUint64((*uint64)(unsafe.Pointer(&ad.flow.End[i])), word(before))
+			}
+		}
+		reset()
 		stop, changes, done := new(atomic.Bool), new(atomic.Int32), make(chan map[uint64]int)
 		go func() {
 			seen, last := make(map[uint64]int), uint64(0)
@@ -150,9 +156,7 @@ func TestMigratedRolesAreWhole(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("end %d: the other CPU saw only %d changes", end, changes.Load())
 			}
-			for i := range ad.flow.End {
-				atomic.StoreUint64((*uint64)(unsafe.Pointer(&ad.flow.End[i])), word(before))
-			}
+			reset()
 			ad.a.Conn = *ad.flow
 			ad.a.Conn.End = [2]bpfobj.PodApproval{after, after}
 			ad.a.Replace, ad.a.Had, ad.a.HadFlags = 1, [2]bpfobj.PodApproval{before, before}, ad.flow.FlowFlags
