@@ -74,10 +74,14 @@ func BuildHCN(ctx context.Context, top, to string) error {
 	return goTool(ctx, top, "windows", "test", "-c", "-tags", "integration", "-o", filepath.Join(to, "hcn.test.exe"), "github.com/Microsoft/hcsshim/hcn")
 }
 
-// BuildPlugins makes the reference plugins of the CNI project, of a module of
-// their own.
+// BuildPlugins makes the reference plugins of the CNI project and that of Microsoft, of modules of their own.
 func BuildPlugins(ctx context.Context, top, to string) error {
-	return goTool(ctx, filepath.Join(top, "test", "wine", "plugins"), "windows", "build", "-o", to+"/", "tool")
+	for _, module := range []string{"plugins", "sdnbridge"} {
+		if err := goTool(ctx, filepath.Join(top, "test", "wine", module), "windows", "build", "-o", to+"/", "tool"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func goTool(ctx context.Context, top, goos string, args ...string) error {

@@ -50,6 +50,7 @@ var errSilent = errors.New("it wrote nothing")
 
 func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
 	cmd := l.m.Command(ctx, exe)
+	cmd.Dir = l.m.Drive() // sdnbridge writes a log there, and its host-local the addresses below \var of this drive
 	for _, e := range environ {
 		if strings.HasPrefix(e, "CNI_") {
 			cmd.Env = append(cmd.Env, e)

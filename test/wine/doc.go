@@ -6,8 +6,9 @@
 //
 // A Machine is one Windows node: it starts the emulator and isthmus-agent.exe,
 // calls isthmus-cni.exe as a container runtime does, and runs any other
-// executable. Its tests also run hcsshim's own against the emulator, and the CNI
-// project's plugins for Windows (plugins/go.mod) on the agent's networks.
+// executable. Its tests also run hcsshim's own against the emulator, and other CNI
+// plugins (plugins/go.mod, sdnbridge/go.mod) on the agent's networks and in chains
+// with isthmus-cni.exe.
 //
 // It proves that the executables work together, on an HNS with the publicly known behaviour. It proves nothing
 // about Windows itself.

@@ -169,7 +169,7 @@ func (m *Machine) StopEmulator() error {
 
 // Forget removes the stored state of HNS and the agent, while neither runs.
 func (m *Machine) Forget() error {
-	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "ipam", "prefix/drive_c/ProgramData/isthmus"} {
+	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "ipam", "prefix/drive_c/ProgramData/isthmus", "prefix/drive_c/var"} {
 		if err := os.RemoveAll(m.File(name)); err != nil {
 			return err
 		}

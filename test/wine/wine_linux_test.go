@@ -93,19 +93,7 @@ func machine(t *testing.T) *Machine {
 		t.Fatal(shared.err)
 	}
 	m := shared.machine
-	t.Cleanup(func() {
-		if m.agent != nil {
-			if err := m.KillAgent(); err != nil {
-				t.Error(err)
-			}
-		}
-		if err := m.StopEmulator(); err != nil {
-			t.Error(err)
-		}
-		if err := m.Forget(); err != nil {
-			t.Error(err)
-		}
-	})
+	fresh(t, m)
 	return m
 }
 
