@@ -18,6 +18,8 @@ type End struct {
 	NS   *NS
 	Name string
 	MTU  int // 0: the default of the kernel
+	// Index, if not 0, is the index of the interface. Only the first end of Connect can have one.
+	Index int
 	// Bridge, if set, is the bridge of the namespace that the end becomes a port of.
 	Bridge string
 }
@@ -25,12 +27,15 @@ type End struct {
 // Connect creates a veth pair between two namespaces. It enables an end that is a port of a bridge. AddAddresses
 // enables the other end.
 func Connect(a, b End) error {
+	if b.Index != 0 {
+		return fmt.Errorf("connect %s with %s: the second end cannot have a chosen index", a.Name, b.Name)
+	}
 	peer, err := os.Open(b.NS.path)
 	if err != nil {
 		return err
 	}
 	defer peer.Close()
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a.Name, MTU: a.MTU}, PeerName: b.Name, PeerMTU: uint32(b.MTU),
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a.Name, MTU: a.MTU, Index: a.Index}, PeerName: b.Name, PeerMTU: uint32(b.MTU),
 		PeerNamespace: netlink.NsFd(int(peer.Fd()))}
 	if err := a.NS.Do(func() error { return netlink.LinkAdd(veth) }); err != nil {
 		return fmt.Errorf("connect %s with %s: %w", a.Name, b.Name, err)

@@ -92,28 +92,6 @@ func rulesOf(t *testing.T, m *Machine, endpoint string) (acls, rest []string) {
 	return acls, rest
 }
 
-// ownMachine is a machine that other tests do not use: they find no interface, route or sysctl of a node of mode policy.
-func ownMachine(t *testing.T) *Machine {
-	t.Helper()
-	dir := filepath.Join(machine(t).dir, "..", "chained")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	defer cancel()
-	m, err := New(ctx, dir, shared.machine.bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return m
-}
-
 // fresh ends the programs of a machine after a test, and removes their state.
 func fresh(t *testing.T, m *Machine) {
 	t.Cleanup(func() {
@@ -134,7 +112,7 @@ func fresh(t *testing.T, m *Machine) {
 // TestChainedPlugins runs isthmus-cni.exe in mode policy behind the real win-bridge.exe, win-overlay.exe and sdnbridge.exe: pods of a
 // list that contains it, and one of a list that does not, which the agent adopts.
 func TestChainedPlugins(t *testing.T) {
-	m := ownMachine(t)
+	m := machine(t)
 	for _, r := range []reference{{"win-bridge", windows.L2Bridge, 2}, {"win-overlay", windows.Overlay, 2}, {"sdnbridge", windows.L2Bridge, 2}} {
 		t.Run(r.plugin, func(t *testing.T) {
 			fresh(t, m)

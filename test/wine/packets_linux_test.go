@@ -29,12 +29,18 @@ type inside struct {
 // newInside makes a pod, attaches it by CNI ADD and serves an echo at its ports.
 func newInside(t *testing.T, m *Machine, name string) *inside {
 	t.Helper()
+	return newResolving(t, m, name, nil)
+}
+
+// newResolving is newInside, with DNS settings.
+func newResolving(t *testing.T, m *Machine, name string, dns *DNS) *inside {
+	t.Helper()
 	ns := netns.ForTest(t)
 	id, err := m.Control("/namespace", url.Values{"netns": {ns.Path()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &inside{Pod: Pod{Namespace: "shop", Name: name, Container: "sandbox-" + name, NetNS: id}, ns: ns}
+	p := &inside{Pod: Pod{Namespace: "shop", Name: name, Container: "sandbox-" + name, NetNS: id, DNS: dns}, ns: ns}
 	result, err := m.Add(context.Background(), p.Pod)
 	counted(t, "ADD", err)
 	p.address, _ = netip.AddrFromSlice(result.IPs[0].Address.IP)
@@ -63,11 +69,18 @@ func reach(ns *netns.NS, protocol model.Protocol, from netip.Addr, to netip.Addr
 	return c, nil
 }
 
+// The indexes of interfaces. Wine takes an interface for an earlier one of the same name, so one that is made again has
+// its index again.
+const (
+	uplinkIndex = 9001
+	routesIndex = 9002
+)
+
 // outside is another node, with addresses that policies name.
 func outside(t *testing.T, m *Machine, addresses ...string) *netns.NS {
 	t.Helper()
 	ns := netns.ForTest(t)
-	if err := netns.Connect(netns.End{NS: m.NS, Name: "uplink"}, netns.End{NS: ns, Name: "uplink"}); err != nil {
+	if err := netns.Connect(netns.End{NS: m.NS, Name: "uplink", Index: uplinkIndex}, netns.End{NS: ns, Name: "uplink"}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.NS.Do(func() error { return netns.Remove("uplink") }) })

@@ -18,10 +18,9 @@ import (
 func TestHostRoutes(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
-	// Wine confuses an interface with an earlier one of the same name, so this one has a different name.
 	const name = "routes"
 	ns := netns.ForTest(t)
-	if err := netns.Connect(netns.End{NS: m.NS, Name: name}, netns.End{NS: ns, Name: name}); err != nil {
+	if err := netns.Connect(netns.End{NS: m.NS, Name: name, Index: routesIndex}, netns.End{NS: ns, Name: name}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.NS.Do(func() error { return netns.Remove(name) }) })

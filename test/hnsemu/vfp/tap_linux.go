@@ -23,12 +23,16 @@ type tap struct {
 // maxFrame is an upper bound of the size of frames, in bytes.
 const maxFrame = 64 << 10
 
+// hostIndex is the index of the interface of every host device. It stays the same if HNS or the emulator restarts: Wine
+// takes an interface for an earlier one of the same name, and gives its addresses to the index of that.
+const hostIndex = 9000
+
 // OpenTap makes a device in a namespace, with the addresses, the routes and the hardware address of the port, and
 // passes its frames to the switch. A nil namespace is that of the process.
 func OpenTap(ns *netns.NS, name string, spec Spec, sw *Switch) (Device, error) {
 	t := &tap{done: make(chan struct{})}
 	open := func() (err error) {
-		if t.file, err = makeTap(name); err != nil {
+		if t.file, err = makeTap(name, spec.Host); err != nil {
 			return err
 		}
 		return configureTap(name, spec)
@@ -49,12 +53,18 @@ func OpenTap(ns *netns.NS, name string, spec Spec, sw *Switch) (Device, error) {
 	return t, nil
 }
 
-func makeTap(name string) (*os.File, error) {
+func makeTap(name string, host bool) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
 	}
-	request, err := unix.NewIfreq(name)
+	if host {
+		err = unix.IoctlSetPointerInt(fd, unix.TUNSETIFINDEX, hostIndex)
+	}
+	var request *unix.Ifreq
+	if err == nil {
+		request, err = unix.NewIfreq(name)
+	}
 	if err == nil {
 		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
