@@ -4,20 +4,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 const (
@@ -139,52 +135,11 @@ func (n *windowsNode) resolvesAll(ctx context.Context, p *talker, services map[s
 	return errors.Join(errs...)
 }
 
-// resolve asks for the IPv4 addresses of a name from within a Windows pod. It uses only the servers and search
-// domains that HNS has for the pod: as on Windows, a name with a dot is tried unchanged first.
+// resolve asks for the IPv4 addresses of a name from within a Windows pod.
 func (n *windowsNode) resolve(ctx context.Context, p *talker, name string) ([]netip.Addr, error) {
 	pod := n.pod("mixed/" + p.name)
 	if pod == nil {
 		return nil, fmt.Errorf("pod %s does not run", p.name)
 	}
-	text, err := n.machine.Control("/resolver", url.Values{"namespace": {pod.hcn}})
-	if err != nil {
-		return nil, err
-	}
-	var d hns.DNS
-	if err := json.Unmarshal([]byte(text), &d); err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, s := range d.Search {
-		names = append(names, name+"."+s)
-	}
-	if strings.Contains(name, ".") {
-		names = slices.Insert(names, 0, name)
-	}
-	if len(d.ServerList) == 0 {
-		return nil, errors.New("HNS has no DNS servers for the pod")
-	}
-	var errs []error
-	for _, full := range names {
-		found, err := lookUp(ctx, p.ns, d.ServerList[0], full)
-		if err == nil {
-			return found, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, errors.Join(errs...)
-}
-
-// lookUp asks one server for one name from within a namespace.
-func lookUp(ctx context.Context, ns *netns.NS, server, name string) ([]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (conn net.Conn, err error) {
-		err = ns.Do(func() error {
-			conn, err = (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(server, "53"))
-			return err
-		})
-		return conn, err
-	}}
-	return r.LookupNetIP(ctx, "ip4", name+".")
+	return n.machine.Resolve(ctx, p.ns, pod.hcn, name)
 }

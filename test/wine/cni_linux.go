@@ -4,6 +4,7 @@ package wine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,7 +97,12 @@ type Pod struct {
 	NetNS string
 	// DNS holds the DNS settings that the runtime passes for the dnsPolicy; nil for none.
 	DNS *DNS
+	// prepared is the name of its endpoint if the agent had prepared it.
+	prepared string
 }
+
+// endpoint is the name of the pod's endpoint in HNS.
+func (p Pod) endpoint() string { return cmp.Or(p.prepared, p.Container+"_eth0_isthmus") }
 
 // DNS is the capability dns as runtimes pass it.
 type DNS struct {

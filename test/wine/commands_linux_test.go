@@ -18,6 +18,7 @@ import (
 
 const (
 	tcp   = 6
+	udp   = 17
 	allow = string(hns.Allow)
 	block = string(hns.Block)
 )
@@ -95,7 +96,11 @@ func resolves(t *testing.T, m *Machine) {
 	for _, want := range []string{`"ServerList":["10.96.0.10"]`, `"Search":["shop.svc.cluster.local","svc.cluster.local","cluster.local"]`, `"Options":["ndots:5"]`} {
 		if !strings.Contains(dump, want) {
 			t.Errorf("HNS has no %s in\n%s", want, dump)
+			continue
 		}
+		shared.mu.Lock()
+		shared.dns++
+		shared.mu.Unlock()
 	}
 }
 

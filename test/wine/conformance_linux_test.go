@@ -61,7 +61,7 @@ func TestConformanceProgram(t *testing.T) {
 	}
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	shared.probes++
+	shared.executables["isthmus-conformance"] = !t.Failed()
 }
 
 // exitCode runs an executable on the machine.

@@ -26,6 +26,9 @@ func explained(t *testing.T, m *Machine, send func(), texts ...string) {
 			}
 		}
 		if err == nil && missing == 0 {
+			shared.mu.Lock()
+			defer shared.mu.Unlock()
+			shared.events += len(texts)
 			return
 		}
 	}

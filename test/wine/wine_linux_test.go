@@ -23,7 +23,7 @@ var shared struct {
 
 	mu               sync.Mutex
 	executables      map[string]bool // executables of the product that have done their work
-	probes           int             // programs that check a node, likewise
+	smokes           int             // networks on which isthmus-smoke.exe did all its steps
 	profiles         map[string]bool
 	cni, cniTotal    int // calls of the plugin with the expected result
 	hcn, hcnTotal    int // tests of hcsshim
@@ -31,6 +31,11 @@ var shared struct {
 	pluginsTotal     int
 	decided, differs int // verdicts of the ACLs under every reading
 	faults           int // faults that were injected and handled
+	dns              int // DNS settings of pods that HNS had as intended, and names that pods resolved
+	routes           int // routes and forwarding flags that the host had as intended, also after repairs
+	drifts           int // changes by other processes that were found, repaired and counted
+	pool             int // pods that got a prepared endpoint
+	events           int // denied flows whose event had the intended cause
 	connections      int // connections through the switch
 	packets          int // that the switch has seen
 }
@@ -47,9 +52,10 @@ func TestMain(m *testing.M) {
 	if shared.dir != "" {
 		os.RemoveAll(shared.dir)
 	}
-	line := fmt.Sprintf("exe=%d probes=%d hcn=%d/%d cni=%d/%d plugins=%d/%d versions=%d decided=%d wrong=%d connections=%d sent=%d faults=%d",
-		len(shared.executables), shared.probes, shared.hcn, shared.hcnTotal, shared.cni, shared.cniTotal, shared.plugins, shared.pluginsTotal,
-		len(shared.profiles), shared.decided, shared.differs, shared.connections, shared.packets, shared.faults)
+	line := fmt.Sprintf("exe=%d smoke=%d hcn=%d/%d cni=%d/%d plugins=%d/%d versions=%d decided=%d wrong=%d connections=%d sent=%d faults=%d dns=%d routes=%d drifts=%d pool=%d events=%d",
+		executables(), shared.smokes, shared.hcn, shared.hcnTotal, shared.cni, shared.cniTotal, shared.plugins, shared.pluginsTotal,
+		len(shared.profiles), shared.decided, shared.differs, shared.connections, shared.packets, shared.faults,
+		shared.dns, shared.routes, shared.drifts, shared.pool, shared.events)
 	fmt.Println(line)
 	if dir := os.Getenv("ISTHMUS_WINDOWS_SUMMARY"); dir != "" {
 		if err := os.WriteFile(filepath.Join(dir, "1-wine"), []byte(line+"\n"), 0o600); err != nil {
@@ -58,6 +64,16 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// executables returns how many executables have done their work.
+func executables() (n int) {
+	for _, done := range shared.executables {
+		if done {
+			n++
+		}
+	}
+	return n
 }
 
 // machine returns the shared machine, without processes and stored state.
@@ -150,7 +166,7 @@ func decided(t *testing.T, m *Machine, p Pod, flows ...flow) {
 	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		wrong = ""
 		for _, f := range flows {
-			got, err := m.Control("/decide", url.Values{"endpoint": {p.Container + "_eth0_isthmus"}, "direction": {f.direction},
+			got, err := m.Control("/decide", url.Values{"endpoint": {p.endpoint()}, "direction": {f.direction},
 				"remote": {f.remote}, "protocol": {fmt.Sprint(f.protocol)}, "port": {fmt.Sprint(f.port)}})
 			if err != nil || got != f.want {
 				wrong = fmt.Sprintf("%+v: got %s, %v", f, got, err)

@@ -3,7 +3,6 @@
 package host
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,6 +52,7 @@ type Host struct {
 
 	events *tracing.Host // what ETW of the host has
 
+	saving sync.Mutex // one write of the file at a time
 	moving sync.Mutex // one change of the ports at a time
 
 	mu     sync.Mutex // guards the traces
@@ -140,6 +140,8 @@ func (h *Host) save() error {
 	if h.file == "" {
 		return nil
 	}
+	h.saving.Lock()
+	defer h.saving.Unlock()
 	objects, err := h.store.Save()
 	if err != nil {
 		return err
@@ -250,8 +252,10 @@ func (h *Host) trace(t vfp.Trace) {
 //	POST /trace            the last packets at every port, one per line
 //	POST /counters?id=     the packets of an endpoint, by the rule that decided
 //	POST /packets          number of received packets
-//	POST /acl?address=     replaces the ACLs of the endpoint with this address by one that blocks everything, as
-//	                       another process would
+//	POST /acl?address=&empty=
+//	                       replaces the ACLs of the endpoint with this address by one that blocks everything, as
+//	                       another process would; with empty=true it removes them
+//	POST /set?id=&values=  replaces the members of a set, as another process would
 func (h *Host) Control() *http.ServeMux {
 	mux := h.Service.Control()
 	mux.HandleFunc("POST /trace", func(w http.ResponseWriter, _ *http.Request) {
@@ -268,41 +272,14 @@ func (h *Host) Control() *http.ServeMux {
 		fmt.Fprint(w, strconv.FormatUint(h.sw.Packets(), 10))
 	})
 	mux.HandleFunc("POST /acl", func(w http.ResponseWriter, r *http.Request) {
-		if err := h.block(r.Context(), r.URL.Query().Get("address")); err != nil {
+		if err := h.damageList(r.Context(), r.URL.Query()); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	})
+	mux.HandleFunc("POST /set", func(w http.ResponseWriter, r *http.Request) {
+		if err := h.damageSet(r.Context(), r.URL.Query()); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
 	})
 	return mux
-}
-
-// block replaces the ACLs of an endpoint by ACLs that block everything.
-func (h *Host) block(ctx context.Context, address string) error {
-	client := h.Client()
-	networks, err := client.Networks(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range networks {
-		list, err := client.Endpoints(ctx, n.ID)
-		if err != nil {
-			return err
-		}
-		for _, e := range list {
-			if !slices.ContainsFunc(e.IPConfigurations, func(c hns.IPConfig) bool { return c.IPAddress == address }) {
-				continue
-			}
-			var policies []hns.Policy
-			for _, d := range []hns.Direction{hns.In, hns.Out} {
-				policies = append(policies, hns.ACL{Action: hns.Block, Direction: d, RuleType: hns.Switch, Priority: 100}.Policy())
-			}
-			for _, p := range e.Policies {
-				if !p.Is(hns.TypeACL) {
-					policies = append(policies, p)
-				}
-			}
-			_, err := client.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
-			return err
-		}
-	}
-	return fmt.Errorf("no endpoint has the address %q", address)
 }
