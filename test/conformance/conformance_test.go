@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,6 +29,8 @@ type simulated struct {
 	pods    []string // namespaces
 	events  *tracing.Host
 	silent  bool // VFP writes no events
+	// open6 lets every IPv6 packet pass; deaf decides neighbour discovery by ACLs; only4 leaves pods without IPv6.
+	open6, deaf, only4 bool
 	// qos are the directions that QOS limits: what an endpoint sends, and what it receives.
 	qos [2]bool
 }
@@ -53,6 +56,32 @@ func (s simulated) Stream(ctx context.Context, from, to pod, _ uint16, _ time.Du
 // Events implements wire.
 func (s simulated) Events() (etw.Source, error) { return s.events.Source(eventSession()), nil }
 
+// LinkLocal implements wire.
+func (s simulated) LinkLocal(of pod) (netip.Addr, error) {
+	if s.only4 {
+		return netip.Addr{}, nil
+	}
+	address := netip.MustParseAddr("fe80::1").As16()
+	address[15] = of.ip.As4()[3]
+	return netip.AddrFrom16(address).WithZone("7"), nil
+}
+
+// blind reports whether neighbour discovery between two pods fails.
+func (s simulated) blind(from, to pod) (bool, error) {
+	if !s.deaf {
+		return false, nil
+	}
+	for _, way := range [][2]pod{{from, to}, {to, from}} {
+		for d, ends := range map[hns.Direction][2]pod{hns.Out: way, hns.In: {way[1], way[0]}} {
+			out, err := s.fake.Send(ends[0].Name, hns.Packet{Direction: d, Local: ends[0].ip, Remote: ends[1].ip, Protocol: 58}, s.reading)
+			if err != nil || !out.Allow {
+				return true, err
+			}
+		}
+	}
+	return false, nil
+}
+
 // decided writes the events of a packet at one port.
 func (s simulated) decided(d hns.Direction, from, to pod, p packet, out hns.Outcome) {
 	if !s.silent {
@@ -63,6 +92,15 @@ func (s simulated) decided(d hns.Direction, from, to pod, p packet, out hns.Outc
 
 // Send sends the first packet of a flow through both ports.
 func (s simulated) Send(_ context.Context, from, to pod, p packet, _ time.Duration) (bool, error) {
+	if to.ip.Is6() {
+		from.ip, to.ip = from.ip.WithZone(""), to.ip.WithZone("")
+		if s.open6 {
+			return true, nil
+		}
+		if blind, err := s.blind(from, to); blind || err != nil {
+			return false, err
+		}
+	}
 	out, err := s.fake.Send(from.Name, hns.Packet{Direction: hns.Out, Local: from.ip, Remote: to.ip, Protocol: uint8(p.protocol), Port: p.port, SourcePort: 40000}, s.reading)
 	if err != nil {
 		return false, err
@@ -124,7 +162,7 @@ func TestQuestionsFindTheReading(t *testing.T) {
 		want := map[string]string{
 			"a": []string{"yes", "no"}[reading.Default], "b": []string{"the first", "the last", "Block", "Allow"}[reading.Tie],
 			"f": "yes", "l": "yes", "n": []string{"nothing", "everything"}[reading.Set], "o": "yes", "p": []string{"yes", "no"}[reading.Host], "aa": "yes",
-			"ab": "what it sends",
+			"ab": "what it sends", "s": "yes", "x": "yes",
 		}
 		for _, a := range answers {
 			if a.Answer != want[a.ID] || a.Wrong {
@@ -136,6 +174,29 @@ func TestQuestionsFindTheReading(t *testing.T) {
 		}
 		if after := s.fake.Dump(); after != before {
 			t.Errorf("%s: left behind:\n%s\nwas\n%s", reading, after, before)
+		}
+	}
+}
+
+// TestIPv6 asks the questions about IPv6 of networks that answer otherwise, or not at all.
+func TestIPv6(t *testing.T) {
+	for _, c := range []struct {
+		change func(*simulated)
+		s, x   string // answers
+	}{
+		{func(*simulated) {}, "yes", "yes"},
+		{func(s *simulated) { s.open6 = true }, "no", "yes"},
+		{func(s *simulated) { s.deaf = true }, "yes", "no"},
+		{func(s *simulated) { s.only4 = true }, "", ""},
+	} {
+		s := simulate(t, hns.Server2022, hns.Reading{})
+		c.change(&s)
+		_, out, r := runProgram(t, s, "--pods", strings.Join(s.pods, ","))
+		for id, want := range map[string]string{"s": c.s, "x": c.x} {
+			i := slices.IndexFunc(r.Answers, func(a Answer) bool { return a.ID == id })
+			if i < 0 || r.Answers[i].Answer != want || r.Answers[i].Wrong != (want == "no") || r.Answers[i].Detail == "" {
+				t.Errorf("%s: want %q\n%s", id, want, out)
+			}
 		}
 	}
 }

@@ -39,6 +39,8 @@ type wire interface {
 	Send(ctx context.Context, from, to pod, p packet, wait time.Duration) (bool, error)
 	// Stream sends as much as it can from one pod to a TCP port of another, and returns how many bytes a second arrive.
 	Stream(ctx context.Context, from, to pod, port uint16, length time.Duration) (float64, error)
+	// LinkLocal returns the link-local address of a pod, with the zone of its compartment; the invalid address if it has none.
+	LinkLocal(of pod) (netip.Addr, error)
 	// Events returns a session of ETW that is not started.
 	Events() (etw.Source, error)
 }
@@ -58,6 +60,8 @@ func packetQuestions() []packetQuestion {
 		{"l", "must all sets of one member match", true, (*pair).twoSets},
 		{"n", "does a set without members match", true, (*pair).emptySet},
 		{"o", "is Local the source in an In rule with a set", true, (*pair).setSide},
+		{"x", "do ACLs let neighbour discovery pass", false, (*pair).neighbours}, // before the pods know each other by IPv6
+		{"s", "does a rule without addresses match IPv6", false, (*pair).withoutAddresses},
 		{"p", "does the pod's firewall let pass without Host rules", false, (*pair).noHostRules},
 		{"aa", "does VFP write an event that names a packet which an ACL has dropped", false, (*pair).drops},
 		{"ab", "what does the QOS policy of an endpoint limit", false, (*pair).qosDirection},
@@ -145,8 +149,11 @@ type pair struct {
 // probePort is where B listens.
 const probePort = 47180
 
+// tcpProbe is a connection to it.
+var tcpProbe = packet{model.TCP, probePort}
+
 func (p *pair) reach(ctx context.Context) (bool, error) {
-	return p.wire.Send(ctx, p.a, p.b, packet{model.TCP, probePort}, connectTime)
+	return p.wire.Send(ctx, p.a, p.b, tcpProbe, connectTime)
 }
 
 // write replaces the ACLs of a pod and keeps its other policies.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -24,19 +25,23 @@ type sockets struct {
 // Send implements wire.
 func (s sockets) Send(ctx context.Context, from, to pod, p packet, wait time.Duration) (reached bool, err error) {
 	at := netip.AddrPortFrom(to.ip, p.port).String()
+	remote := at
+	if to.ip.Zone() != "" { // the zones of both compartments are unrelated
+		remote = netip.AddrPortFrom(to.ip.WithZone(from.ip.Zone()), p.port).String()
+	}
 	if p.protocol == model.UDP {
 		return s.datagram(ctx, from, to, at, wait)
 	}
 	var l net.Listener
 	if err := s.in(to.compartment, func() (err error) {
-		l, err = net.Listen("tcp4", at)
+		l, err = net.Listen("tcp", at)
 		return err
 	}); err != nil {
 		return false, fmt.Errorf("listen in compartment %d: %w", to.compartment, err)
 	}
 	defer l.Close()
 	err = s.in(from.compartment, func() error {
-		conn, err := (&net.Dialer{Timeout: wait}).DialContext(ctx, "tcp4", at)
+		conn, err := (&net.Dialer{Timeout: wait}).DialContext(ctx, "tcp", remote)
 		if err != nil {
 			var t net.Error
 			if errors.As(err, &t) {
@@ -48,6 +53,42 @@ func (s sockets) Send(ctx context.Context, from, to pod, p packet, wait time.Dur
 		return conn.Close()
 	})
 	return reached, err
+}
+
+// LinkLocal implements wire. It looks at the interface that has the IPv4 address of the pod.
+func (s sockets) LinkLocal(of pod) (found netip.Addr, _ error) {
+	err := s.in(of.compartment, func() error {
+		all, err := net.Interfaces()
+		if err != nil {
+			return err
+		}
+		for _, i := range all {
+			addresses, err := i.Addrs()
+			if err != nil {
+				return err
+			}
+			var local netip.Addr
+			own := false
+			for _, a := range addresses {
+				p, err := netip.ParsePrefix(a.String())
+				if err != nil {
+					continue
+				}
+				own = own || p.Addr() == of.ip
+				if p.Addr().IsLinkLocalUnicast() && p.Addr().Is6() {
+					local = p.Addr().WithZone(strconv.Itoa(i.Index))
+				}
+			}
+			if own {
+				found = local
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return found, fmt.Errorf("read the addresses in compartment %d: %w", of.compartment, err)
+	}
+	return found, nil
 }
 
 // resend is the interval between datagrams, any of which may be lost.

@@ -127,6 +127,23 @@ func Route(to netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
+// ForgetNeighbours forgets the hardware addresses of IPv6 neighbours, except permanent ones.
+func ForgetNeighbours() error {
+	list, err := netlink.NeighList(0, netlink.FAMILY_V6)
+	if err != nil {
+		return fmt.Errorf("list neighbours: %w", err)
+	}
+	for _, n := range list {
+		if n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0 {
+			continue
+		}
+		if err := netlink.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("forget neighbour %s: %w", n.IP, err)
+		}
+	}
+	return nil
+}
+
 // Forward makes the namespace forward packets of both IP versions.
 func Forward() error { return setSysctls("1", "ipv4/ip_forward", "ipv6/conf/all/forwarding") }
 

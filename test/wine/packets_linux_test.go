@@ -23,7 +23,8 @@ import (
 type inside struct {
 	Pod
 	ns      *netns.NS
-	address netip.Addr
+	address netip.Addr   // the first
+	all     []netip.Addr // of both families
 }
 
 // newInside makes a pod, attaches it by CNI ADD and serves an echo at its ports.
@@ -43,8 +44,11 @@ func newResolving(t *testing.T, m *Machine, name string, dns *DNS) *inside {
 	p := &inside{Pod: Pod{Namespace: "shop", Name: name, Container: "sandbox-" + name, NetNS: id, DNS: dns}, ns: ns}
 	result, err := m.Add(context.Background(), p.Pod)
 	counted(t, "ADD", err)
-	p.address, _ = netip.AddrFromSlice(result.IPs[0].Address.IP)
-	p.address = p.address.Unmap()
+	for _, ip := range result.IPs {
+		a, _ := netip.AddrFromSlice(ip.Address.IP)
+		p.all = append(p.all, a.Unmap())
+	}
+	p.address = p.all[0]
 	for _, port := range []uint16{80, 81} {
 		if err := traffic.ServersFor(t).Echo(ns, netip.AddrPortFrom(p.address, port), model.TCP, model.UDP); err != nil {
 			t.Fatal(err)
