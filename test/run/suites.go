@@ -110,7 +110,7 @@ func systemSuites() []suite {
 				env: []string{"ISTHMUS_CHURN=" + cmp.Or(os.Getenv("OPERATIONS"), "5000")}},
 		}},
 		{name: "mixed", steps: []step{
-			{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-timeout=30m", "-v"},
+			{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-timeout=90m", "-v"},
 				env: []string{"ISTHMUS_MIXED=1", "ISTHMUS_WINE=" + wine}},
 		}},
 		{name: "beside", steps: []step{
