@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,7 @@ type simulated struct {
 	silent  bool // VFP writes no events
 	// open6 lets every IPv6 packet pass; deaf decides neighbour discovery by ACLs; only4 leaves pods without IPv6.
 	open6, deaf, only4 bool
+	mtu                int // of pods; 1500 if it is 0
 	// qos are the directions that QOS limits: what an endpoint sends, and what it receives.
 	qos [2]bool
 }
@@ -56,14 +58,15 @@ func (s simulated) Stream(ctx context.Context, from, to pod, _ uint16, _ time.Du
 // Events implements wire.
 func (s simulated) Events() (etw.Source, error) { return s.events.Source(eventSession()), nil }
 
-// LinkLocal implements wire.
-func (s simulated) LinkLocal(of pod) (netip.Addr, error) {
-	if s.only4 {
-		return netip.Addr{}, nil
+// Adapter implements wire.
+func (s simulated) Adapter(of pod) (adapter, error) {
+	a := adapter{mtu: cmp.Or(s.mtu, 1500)}
+	if !s.only4 {
+		address := netip.MustParseAddr("fe80::1").As16()
+		address[15] = of.ip.As4()[3]
+		a.linkLocal = netip.AddrFrom16(address).WithZone("7")
 	}
-	address := netip.MustParseAddr("fe80::1").As16()
-	address[15] = of.ip.As4()[3]
-	return netip.AddrFrom16(address).WithZone("7"), nil
+	return a, nil
 }
 
 // blind reports whether neighbour discovery between two pods fails.
@@ -162,7 +165,7 @@ func TestQuestionsFindTheReading(t *testing.T) {
 		want := map[string]string{
 			"a": []string{"yes", "no"}[reading.Default], "b": []string{"the first", "the last", "Block", "Allow"}[reading.Tie],
 			"f": "yes", "l": "yes", "n": []string{"nothing", "everything"}[reading.Set], "o": "yes", "p": []string{"yes", "no"}[reading.Host], "aa": "yes",
-			"ab": "what it sends", "s": "yes", "x": "yes",
+			"ab": "what it sends", "s": "yes", "x": "yes", "ac": "1500",
 		}
 		for _, a := range answers {
 			if a.Answer != want[a.ID] || a.Wrong {

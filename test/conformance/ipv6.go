@@ -14,14 +14,14 @@ import (
 func (p *pair) linkLocal() (a, b pod, why string, err error) {
 	a, b = p.a, p.b
 	for _, end := range []*pod{&a, &b} {
-		address, err := p.wire.LinkLocal(*end)
+		has, err := p.wire.Adapter(*end)
 		if err != nil {
 			return a, b, "", err
 		}
-		if !address.IsValid() {
+		if !has.linkLocal.IsValid() {
 			return a, b, fmt.Sprintf("pod %s has no link-local address: IPv6 may be turned off", end.ip), nil
 		}
-		end.ip = address
+		end.ip = has.linkLocal
 	}
 	return a, b, "", nil
 }

@@ -32,6 +32,12 @@ type packet struct {
 // connectTime allows for two lost SYNs.
 const connectTime = 5 * time.Second
 
+// adapter is the interface of a pod.
+type adapter struct {
+	mtu       int        // in bytes
+	linkLocal netip.Addr // with the zone of the compartment; invalid without IPv6
+}
+
 // wire sends packets between pods.
 type wire interface {
 	// Send sends a packet from one pod to another that waits for it, and reports whether it arrives in time. For TCP it
@@ -39,8 +45,8 @@ type wire interface {
 	Send(ctx context.Context, from, to pod, p packet, wait time.Duration) (bool, error)
 	// Stream sends as much as it can from one pod to a TCP port of another, and returns how many bytes a second arrive.
 	Stream(ctx context.Context, from, to pod, port uint16, length time.Duration) (float64, error)
-	// LinkLocal returns the link-local address of a pod, with the zone of its compartment; the invalid address if it has none.
-	LinkLocal(of pod) (netip.Addr, error)
+	// Adapter returns the interface of a pod; its zero value if there is none.
+	Adapter(of pod) (adapter, error)
 	// Events returns a session of ETW that is not started.
 	Events() (etw.Source, error)
 }
@@ -65,6 +71,7 @@ func packetQuestions() []packetQuestion {
 		{"p", "does the pod's firewall let pass without Host rules", false, (*pair).noHostRules},
 		{"aa", "does VFP write an event that names a packet which an ACL has dropped", false, (*pair).drops},
 		{"ab", "what does the QOS policy of an endpoint limit", false, (*pair).qosDirection},
+		{"ac", "what is the MTU of a pod's interface", false, (*pair).mtu},
 	}
 }
 

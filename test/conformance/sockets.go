@@ -55,8 +55,8 @@ func (s sockets) Send(ctx context.Context, from, to pod, p packet, wait time.Dur
 	return reached, err
 }
 
-// LinkLocal implements wire. It looks at the interface that has the IPv4 address of the pod.
-func (s sockets) LinkLocal(of pod) (found netip.Addr, _ error) {
+// Adapter implements wire. It looks at the interface that has the IPv4 address of the pod.
+func (s sockets) Adapter(of pod) (found adapter, _ error) {
 	err := s.in(of.compartment, func() error {
 		all, err := net.Interfaces()
 		if err != nil {
@@ -67,8 +67,7 @@ func (s sockets) LinkLocal(of pod) (found netip.Addr, _ error) {
 			if err != nil {
 				return err
 			}
-			var local netip.Addr
-			own := false
+			this, own := adapter{mtu: i.MTU}, false
 			for _, a := range addresses {
 				p, err := netip.ParsePrefix(a.String())
 				if err != nil {
@@ -76,11 +75,11 @@ func (s sockets) LinkLocal(of pod) (found netip.Addr, _ error) {
 				}
 				own = own || p.Addr() == of.ip
 				if p.Addr().IsLinkLocalUnicast() && p.Addr().Is6() {
-					local = p.Addr().WithZone(strconv.Itoa(i.Index))
+					this.linkLocal = p.Addr().WithZone(strconv.Itoa(i.Index))
 				}
 			}
 			if own {
-				found = local
+				found = this
 			}
 		}
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// TestLinkLocal finds the link-local addresses of two pods, which network namespaces represent, and sends between them. The
+// TestAdapter finds the interfaces of two pods, which network namespaces represent, and sends between them. The
 // zones differ: the namespace of A has one interface more.
-func TestLinkLocal(t *testing.T) {
+func TestAdapter(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make network namespaces")
 	}
@@ -24,7 +24,7 @@ func TestLinkLocal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, ends := range [][2]netns.End{{{NS: spaces[0], Name: "first"}, {NS: spaces[2], Name: "first"}}, {{NS: spaces[0], Name: "eth0", Index: 70}, {NS: spaces[1], Name: "eth0"}}} {
+	for _, ends := range [][2]netns.End{{{NS: spaces[0], Name: "first"}, {NS: spaces[2], Name: "first"}}, {{NS: spaces[0], Name: "eth0", Index: 70, MTU: 1400}, {NS: spaces[1], Name: "eth0", MTU: 1400}}} {
 		if err := netns.Connect(ends[0], ends[1]); err != nil {
 			t.Fatal(err)
 		}
@@ -38,16 +38,16 @@ func TestLinkLocal(t *testing.T) {
 	s := sockets{func(id uint32, f func() error) error { return spaces[id].Do(f) }}
 	for i := range pods {
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			found, err := s.LinkLocal(pods[i])
+			has, err := s.Adapter(pods[i])
 			if err != nil {
 				t.Fatal(err)
 			}
-			if found.IsLinkLocalUnicast() && found.Zone() != "" {
-				pods[i].ip = found
+			if has.linkLocal.IsValid() && has.linkLocal.Zone() != "" && has.mtu == 1400 {
+				pods[i].ip = has.linkLocal
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("pod %d has the link-local address %s", i, found)
+				t.Fatalf("pod %d has %+v", i, has)
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func TestLinkLocal(t *testing.T) {
 		}
 		pods[0], pods[1] = pods[1], pods[0]
 	}
-	if found, err := s.LinkLocal(pod{ip: netip.MustParseAddr("192.0.2.1")}); err != nil || found.IsValid() {
-		t.Errorf("a pod without its address has %s, %v", found, err)
+	if has, err := s.Adapter(pod{ip: netip.MustParseAddr("192.0.2.1")}); err != nil || has != (adapter{}) {
+		t.Errorf("a pod without its address has %+v, %v", has, err)
 	}
 }
