@@ -3,6 +3,7 @@
 package windows_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -42,6 +43,8 @@ type churn struct {
 	checks   int
 	failures int
 	added    int
+	// together counts ADDs that ran beside another one.
+	together int
 	// prepared counts endpoints that were prepared, used those that pods got.
 	prepared, used int
 
@@ -90,21 +93,22 @@ func TestChurnUnderFaults(t *testing.T) {
 		}
 	})
 	if !t.Failed() && os.Getenv("ISTHMUS_CHURN") != "" {
-		fmt.Printf("churn: operations=%d added=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d open=0\n", total.operations, total.added,
+		fmt.Printf("churn: operations=%d added=%d together=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d open=0\n", total.operations, total.added, total.together,
 			total.prepared, total.used, total.failures, total.disturbed, total.struck, total.checks, total.steps)
 	}
 }
 
 // churnTotals adds up what the nodes did.
 type churnTotals struct {
-	mu                                                                            sync.Mutex
-	operations, added, prepared, used, failures, disturbed, struck, checks, steps int
+	mu                                                                                      sync.Mutex
+	operations, added, together, prepared, used, failures, disturbed, struck, checks, steps int
 }
 
 func (y *churnTotals) add(c *churn, operations int) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.operations, y.added, y.prepared, y.used, y.failures = y.operations+operations, y.added+c.added, y.prepared+c.prepared, y.used+c.used, y.failures+c.failures
+	y.together += c.together
 	y.disturbed, y.struck, y.checks, y.steps = y.disturbed+c.disturbed, y.struck+c.struck, y.checks+c.checks, y.steps+int(c.steps.Load())
 }
 
@@ -124,7 +128,7 @@ func (c *churn) run(operations int) {
 	}
 	c.target.Calm()
 	c.settle()
-	c.t.Logf("operations=%d added=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d", operations, c.added, c.prepared, c.used, c.failures, c.disturbed,
+	c.t.Logf("operations=%d added=%d together=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d", operations, c.added, c.together, c.prepared, c.used, c.failures, c.disturbed,
 		c.struck, c.checks, c.steps.Load())
 	if c.steps.Load() == 0 {
 		c.t.Error("no state between the ACLs of one write was checked")
@@ -134,6 +138,9 @@ func (c *churn) run(operations int) {
 	}
 	if c.used == 0 {
 		c.t.Error("no pod got a prepared endpoint")
+	}
+	if c.together == 0 {
+		c.t.Error("no ADDs ran at once")
 	}
 	c.report()
 }
@@ -189,6 +196,8 @@ func (c *churn) operate(seed uint64) {
 		c.change(seed)
 	case n < 30:
 		c.stock()
+	case n < 45:
+		c.attachTogether()
 	case n < 62:
 		if spec, ok := c.next(); ok {
 			_ = c.addBy(spec, c.attachBeside) // it counts
@@ -244,13 +253,14 @@ func (c *churn) candidates() map[model.EndpointID]compile.Endpoint {
 	return all
 }
 
-// next chooses a pod that is to be attached.
-func (c *churn) next() (dataplane.EndpointSpec, bool) {
+// next chooses a pod that is to be attached, other than some.
+func (c *churn) next(but ...dataplane.EndpointSpec) (dataplane.EndpointSpec, bool) {
 	candidates := c.candidates()
+	others := slices.AppendSeq(but, maps.Values(c.attached))
 	for _, id := range slices.Sorted(maps.Keys(candidates)) {
 		e := candidates[id]
-		taken := slices.ContainsFunc(slices.Collect(maps.Values(c.attached)), func(s dataplane.EndpointSpec) bool { return s.IPs[0] == e.IPs[0] })
-		if _, ok := c.attached[id]; ok || taken || c.random.IntN(2) == 0 {
+		taken := slices.ContainsFunc(others, func(s dataplane.EndpointSpec) bool { return s.ID == id || s.IPs[0] == e.IPs[0] })
+		if taken || c.random.IntN(2) == 0 {
 			continue
 		}
 		container, ifName, _ := strings.Cut(string(id), ":")
@@ -273,12 +283,17 @@ func (c *churn) addBy(spec dataplane.EndpointSpec, attach func(dataplane.Endpoin
 		c.failures++
 		return err
 	}
+	c.runs(spec)
+	return c.apply()
+}
+
+// runs starts the container of an attached pod.
+func (c *churn) runs(spec dataplane.EndpointSpec) {
 	if err := c.fake.PutContainer(spec.NetNS, spec.ContainerID, false); err != nil {
 		c.t.Fatal(err)
 	}
 	c.attached[spec.ID] = spec
 	c.added++
-	return c.apply()
 }
 
 // stock prepares an endpoint for a pod that is not attached, or discards one.
@@ -300,25 +315,75 @@ func (c *churn) stock() {
 	c.prepared++
 }
 
-// attachBeside makes an attachment beside an Apply of the other pods' policies. It uses a prepared endpoint
-// if there is one with the pod's address.
-func (c *churn) attachBeside(spec dataplane.EndpointSpec) error {
+// started is an attachment that runs beside the agent's loop.
+type started struct {
+	spec   dataplane.EndpointSpec
+	done   chan struct{}
+	finish func(context.Context) (dataplane.Attachment, error)
+}
+
+// start begins an attachment, which uses a prepared endpoint if there is one with the pod's address.
+func (c *churn) start(spec dataplane.EndpointSpec) (started, error) {
 	// StartEndpoint reads HNS before it chooses, so it may find one that Prepared does not know of yet.
 	name := "spare-" + spec.IPs[0].String() + "_prepared-endpoint_isthmus"
 	maps.DeleteFunc(c.took, func(_ model.EndpointID, taken string) bool { return taken == name })
 	c.took[spec.ID] = name
-	done := make(chan struct{})
-	finish, err := c.backend.StartEndpoint(ctx, spec, func() { close(done) })
+	s := started{spec: spec, done: make(chan struct{})}
+	var err error
+	s.finish, err = c.backend.StartEndpoint(ctx, spec, func() { close(s.done) })
+	return s, err
+}
+
+// end waits for an attachment.
+func (c *churn) end(s started) error {
+	<-s.done
+	_, err := s.finish(ctx)
+	if err == nil && c.name(s.spec.ID) == c.took[s.spec.ID] {
+		c.used++
+	}
+	return err
+}
+
+// attachBeside makes an attachment beside an Apply of the other pods' policies.
+func (c *churn) attachBeside(spec dataplane.EndpointSpec) error {
+	s, err := c.start(spec)
 	if err != nil {
 		return err
 	}
 	_ = c.apply() // it counts
-	<-done
-	_, err = finish(ctx)
-	if err == nil && c.name(spec.ID) == c.took[spec.ID] {
-		c.used++
+	return c.end(s)
+}
+
+// attachTogether makes up to four attachments at once, beside an Apply of the other pods' policies.
+func (c *churn) attachTogether() {
+	var specs []dataplane.EndpointSpec
+	var running []started
+	for range 4 {
+		spec, ok := c.next(specs...)
+		if !ok {
+			continue
+		}
+		specs = append(specs, spec)
+		spec.NetNS = c.fake.AddNamespace()
+		s, err := c.start(spec)
+		if err != nil {
+			c.failures++
+			continue
+		}
+		running = append(running, s)
 	}
-	return err
+	_ = c.apply() // it counts
+	if len(running) > 1 {
+		c.together += len(running)
+	}
+	for _, s := range running {
+		if err := c.end(s); err != nil {
+			c.failures++
+			continue
+		}
+		c.runs(s.spec)
+	}
+	_ = c.apply() // it counts
 }
 
 // move gives a pod a new namespace, as when its sandbox is recreated.
