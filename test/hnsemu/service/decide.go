@@ -12,8 +12,11 @@ import (
 )
 
 // decide evaluates the ACLs of an endpoint for the first packet of a flow, under every reading of
-// what HNS leaves undocumented. It is an error if the readings disagree.
+// what HNS leaves undocumented. It is an error if the readings disagree. It waits for a call that changes objects, because
+// packets meet the change only at its end.
 func (s *Service) decide(q url.Values) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	remote, err := netip.ParseAddr(q.Get("remote"))
 	if err != nil {
 		return "", err
