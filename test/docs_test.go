@@ -80,6 +80,25 @@ func TestLicences(t *testing.T) {
 	}
 }
 
+// Each package of the analysis library has an example that runs.
+func TestAnalysisHasExamples(t *testing.T) {
+	examples := make(map[string]bool)
+	for _, f := range sources(t, ".go") {
+		if dir := filepath.ToSlash(filepath.Dir(f.name)); strings.HasPrefix(dir, "common/analysis/") {
+			isExample := strings.HasSuffix(f.name, "_test.go") && strings.Contains(f.text, "\nfunc Example") && strings.Contains(f.text, "// Output:\n")
+			examples[dir] = examples[dir] || isExample
+		}
+	}
+	if len(examples) < 5 {
+		t.Fatalf("common/analysis has the packages %v: were they moved?", examples)
+	}
+	for dir, has := range examples {
+		if !has {
+			t.Errorf("%s has no example: add one in example_test.go", dir)
+		}
+	}
+}
+
 // Every package has exactly one package comment, in a file that every system
 // builds, of at most 15 lines, that says what the package is for.
 func TestPackageComments(t *testing.T) {
@@ -225,7 +244,7 @@ func TestNamedTestsExist(t *testing.T) {
 		for _, m := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)(\\*?)`").FindAllStringSubmatch(f.text, -1) {
 			named++
 			if !slices.ContainsFunc(all, func(name string) bool { return name == m[1] || m[2] == "*" && strings.HasPrefix(name, m[1]) }) {
-				t.Errorf("%s names %s, which is no test", f.name, m[1])
+				t.Errorf("%s names %s, which is not a test", f.name, m[1])
 			}
 		}
 	}

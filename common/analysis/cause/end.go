@@ -22,7 +22,7 @@ func (f *Finder) end(g *reach.Group) *end {
 	case g.Node != "":
 		e.addrs = [2]netip.Addr{g.Addr, g.Addr}
 	default:
-		a := f.inside(g.Ranges[0])
+		a := f.partition.Free(g.Ranges[0])
 		e.addrs = [2]netip.Addr{a, a}
 	}
 	f.ends[g] = e
@@ -73,32 +73,4 @@ func (e *end) load(f *Finder) {
 			}
 		}
 	}
-}
-
-// inside returns an address of a range. Every range has one: it consists of addresses
-// that belong to no pod and no node, and groups have no empty ranges.
-func (f *Finder) inside(r *reach.Range) netip.Addr {
-	for a := r.Prefix.Addr(); a.IsValid() && r.Prefix.Contains(a); {
-		next := a
-		for _, hole := range r.Except {
-			if hole.Contains(a) {
-				next = last(hole)
-			}
-		}
-		if next == a && !f.partition.Owned(a) {
-			return a
-		}
-		a = next.Next()
-	}
-	return r.Prefix.Addr()
-}
-
-// last returns the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
-	bytes := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 1 << (7 - bit%8)
-	}
-	a, _ := netip.AddrFromSlice(bytes)
-	return a
 }

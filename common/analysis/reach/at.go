@@ -5,6 +5,8 @@ package reach
 import (
 	"net/netip"
 	"slices"
+
+	"go4.org/netipx"
 )
 
 // At returns the group that an address belongs to in the first version. It returns nil for an address that no
@@ -52,31 +54,21 @@ func (p *Partition) Client(g *Group, to netip.Addr) netip.Addr {
 	case len(g.Pods) > 0:
 		return g.Pods[0].Addrs[0]
 	}
-	return p.free(g.Ranges[0])
+	return p.Free(g.Ranges[0])
 }
 
-// free returns the first address of a range, which has at least one.
-func (p *Partition) free(r *Range) netip.Addr {
+// Free returns the first address of a range that belongs to it. Every range of a group has one.
+func (p *Partition) Free(r *Range) netip.Addr {
 	a := r.Prefix.Addr()
 	for {
 		hole := slices.IndexFunc(r.Except, func(e netip.Prefix) bool { return e.Contains(a) })
 		switch {
 		case hole >= 0:
-			a = lastOf(r.Except[hole]).Next()
+			a = netipx.PrefixLastIP(r.Except[hole]).Next()
 		case p.Owned(a):
 			a = a.Next()
 		default:
 			return a
 		}
 	}
-}
-
-// lastOf returns the highest address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 1 << (7 - bit%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
