@@ -220,7 +220,7 @@ func TestOwnServicesStay(t *testing.T) {
 	l.tend(1500 * time.Millisecond)
 	l.answers(l.node, map[string]string{"127.0.0.53:8100": "daemon", "127.0.0.1:8100": "daemon", node4: "daemon", node6: "a"})
 	l.answers(l.outside, map[string]string{node4: "a", node6: "a"})
-	want := "host port TCP 8100 of pod default/a: a process of the node listens on TCP 0.0.0.0:8100, too"
+	want := "host port TCP 8100 of pod default/a: a process of the node also listens on TCP 0.0.0.0:8100"
 	if got := l.backend.Faults(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
 		t.Errorf("faults %q, want %q", got, want)
 	}

@@ -170,15 +170,15 @@ func (l *lab) soon(dst string) {
 }
 
 // Addresses of the node are never denied, and the conflict is reported.
-func TestOwnAddressesAreSpared(t *testing.T) {
+func TestOwnAddressesAreExempt(t *testing.T) {
 	l := newUplinkLab(t)
 	l.denyAll(denyList("192.168.9.0/24"))
 	found := false
-	for _, u := range l.state.Deny.Spared {
+	for _, u := range l.state.Deny.Exempt {
 		found = found || u.String() == nodeAddr4
 	}
 	if !found {
-		t.Errorf("spared: %v", l.state.Deny.Spared)
+		t.Errorf("exempt: %v", l.state.Deny.Exempt)
 	}
 	// An address that only the node knows.
 	l.must(l.node.Do(func() error { return addresses("eth0", "192.168.9.77/24") }))

@@ -41,7 +41,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if cfg.XDP, err = denylist.ParseDevices(o.xdp); err != nil {
 			return nil, fmt.Errorf("--xdp-devices %w", err)
 		}
-		cfg.NeverDeny, cfg.Forwarding = o.spared, fastpath.Forwarding(o.forwarding)
+		cfg.NeverDeny, cfg.Forwarding = o.exempt, fastpath.Forwarding(o.forwarding)
 		cfg.HostPortsFromNode = hostport.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
 	}}

@@ -78,7 +78,7 @@ type options struct {
 
 	// The ranges and addresses of list flags, parsed by check.
 	prefixes, cluster, services, hostRoutes []netip.Prefix
-	spared                                  []netip.Addr
+	exempt                                  []netip.Addr
 	reserved                                []agent.PortRange
 	pool                                    pool.Size
 }
@@ -181,7 +181,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: use address sets (HNS 13 and newer) in ACLs: auto (on l2bridge), on, or off (ACL lists then change whenever pods come or go)")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: timeout of one HNS call")
-	f.IntVar(&o.hnsParallel, "hns-parallel", 4, fmt.Sprintf("Windows: pods that are attached side by side, 1 to %d", maxParallel))
+	f.IntVar(&o.hnsParallel, "hns-parallel", 4, fmt.Sprintf("Windows: pods that are attached in parallel, 1 to %d", maxParallel))
 	f.StringVar(&o.endpointPool, "endpoint-pool", "off", "Windows: HNS endpoints that are prepared for pods to come: auto (as many as pods start within a minute), a number, or off")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside of this and --service-cidr is masqueraded (repeatable; without it the ranges follow from the Nodes)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service that logs to the event log")
@@ -338,7 +338,7 @@ func (o *options) readAddresses() error {
 			wrong("--never-deny %q: give an IPv4 or IPv6 address", s)
 			continue
 		}
-		o.spared = append(o.spared, a)
+		o.exempt = append(o.exempt, a)
 	}
 	for _, list := range []struct {
 		flag   string

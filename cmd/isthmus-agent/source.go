@@ -55,7 +55,7 @@ func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, 
 		return source, writers{}, err
 	}
 	api := watch.DefaultAPIConfig(o.kubeconfig)
-	api.Optional = []string{model.KindServiceCIDR} // roles of before lack it, and no policy speaks of it
+	api.Optional = []string{model.KindServiceCIDR} // roles of older versions lack the right, and no policy refers to it
 	source, err := watch.NewAPIServer(api, log)
 	if err != nil {
 		return nil, writers{}, err
@@ -64,7 +64,7 @@ func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, 
 	if w.announcer, err = writeback.NewAnnouncer(o.nodeName, source, log); err != nil {
 		return nil, writers{}, err
 	}
-	o.spared = append(o.spared, addressesOf(ctx, source.Host(), log)...)
+	o.exempt = append(o.exempt, addressesOf(ctx, source.Host(), log)...)
 	if slices.Contains(o.report, reportNone) {
 		return source, w, nil
 	}

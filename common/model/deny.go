@@ -34,9 +34,9 @@ type DenySet struct {
 	Lists []*DenyList
 	// Prefixes are the listed addresses: sorted, none within another.
 	Prefixes []netip.Prefix
-	// Spared are addresses inside Prefixes that are exempt from the deny list, sorted: those of the
+	// Exempt are addresses inside Prefixes that are exempt from the deny list, sorted: those of the
 	// cluster's nodes.
-	Spared []netip.Addr
+	Exempt []netip.Addr
 }
 
 // MakeDenySet returns the union of lists, or nil without lists.
@@ -64,20 +64,20 @@ func MakeDenySet(lists immutable.Map[string, *DenyList]) *DenySet {
 	return s
 }
 
-// Sparing returns the set with other exempt addresses: those of the argument that the set lists.
-func (s *DenySet) Sparing(addresses []netip.Addr) *DenySet {
-	var spared []netip.Addr
+// WithExempt returns the set with other exempt addresses: those of the argument that the set lists.
+func (s *DenySet) WithExempt(addresses []netip.Addr) *DenySet {
+	var exempt []netip.Addr
 	for _, a := range addresses {
 		if _, ok := s.Covering(a); ok {
-			spared = append(spared, a)
+			exempt = append(exempt, a)
 		}
 	}
-	slices.SortFunc(spared, netip.Addr.Compare)
-	spared = slices.Compact(spared)
-	if slices.Equal(spared, s.Spared) {
+	slices.SortFunc(exempt, netip.Addr.Compare)
+	exempt = slices.Compact(exempt)
+	if slices.Equal(exempt, s.Exempt) {
 		return s
 	}
-	return &DenySet{Lists: s.Lists, Prefixes: s.Prefixes, Spared: spared}
+	return &DenySet{Lists: s.Lists, Prefixes: s.Prefixes, Exempt: exempt}
 }
 
 // Covering returns the prefix of the set that contains an address, exempt or not.
@@ -95,13 +95,13 @@ func (s *DenySet) Covering(a netip.Addr) (netip.Prefix, bool) {
 // Denies reports whether packets from an address are dropped.
 func (s *DenySet) Denies(a netip.Addr) bool {
 	_, listed := s.Covering(a)
-	_, spared := slices.BinarySearchFunc(s.Spared, a, netip.Addr.Compare)
-	return listed && !spared
+	_, exempt := slices.BinarySearchFunc(s.Exempt, a, netip.Addr.Compare)
+	return listed && !exempt
 }
 
-// Sparings returns the entries that are not enforced exactly because they contain an exempt address. whose
+// InexactEntries returns the entries that are not enforced exactly because they contain an exempt address. whose
 // names the owner of the address, as in "of node a".
-func (s *DenySet) Sparings(a netip.Addr, whose string) []Unsupported {
+func (s *DenySet) InexactEntries(a netip.Addr, whose string) []Unsupported {
 	var all []Unsupported
 	for _, l := range s.Lists {
 		i := slices.IndexFunc(l.Entries, func(p netip.Prefix) bool { return p.Contains(a) })

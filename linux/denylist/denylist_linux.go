@@ -70,29 +70,29 @@ type DenyList struct {
 	cfg    Config
 	host   dataplane.Host
 	filter *xdp.Filter // nil until first use
-	// set is the last requested set, and asked is true if one was requested. failed is the
+	// set is the last requested set, and requested is true if there is one. failed is the
 	// reason why it is not in force; unsupported lists the entries that are not enforced as
 	// requested.
 	set         *model.DenySet
-	asked       bool
+	requested   bool
 	failed      error
 	unsupported []model.Unsupported
-	// laid is the set that the maps hold, with the addresses in own exempt.
-	laid *model.DenySet
-	own  []netip.Addr
+	// written is the set that the maps hold, with the addresses in own exempt.
+	written *model.DenySet
+	own     []netip.Addr
 	// devices are those that should have the program, by name; known since the last attach.
 	devices map[string]int
-	again   time.Time // time of the next check of the devices
+	next    time.Time // time of the next check of the devices
 
 	mu     sync.Mutex // guards the fields below, for Counters
 	status dataplane.DenyStatus
 	drops  *xdp.Filter
 }
 
-// lookAfter is the interval between checks of the devices, retry the interval after an error.
+// checkInterval is the interval between checks of the devices, retryInterval the one after an error.
 const (
-	lookAfter = 10 * time.Second
-	retry     = time.Second
+	checkInterval = 10 * time.Second
+	retryInterval = time.Second
 )
 
 var (
@@ -117,11 +117,11 @@ func (l *DenyList) Apply(_ context.Context, s *model.State) ([]model.Unsupported
 
 // apply applies a deny set. It returns the entries that are not enforced as requested.
 func (l *DenyList) apply(set *model.DenySet) []model.Unsupported {
-	if l.asked && set == l.set && l.failed == nil {
+	if l.requested && set == l.set && l.failed == nil {
 		return l.unsupported
 	}
-	l.set, l.asked = set, true
-	own, err := l.spared()
+	l.set, l.requested = set, true
+	own, err := l.exempt()
 	if err == nil {
 		err = l.sync(own)
 	}
@@ -129,7 +129,7 @@ func (l *DenyList) apply(set *model.DenySet) []model.Unsupported {
 		l.host.Log.Warn("deny list", "error", err)
 	}
 	if l.failed = err; err != nil {
-		l.again = time.Now().Add(retry)
+		l.next = time.Now().Add(retryInterval)
 	}
 	l.publish()
 	l.unsupported = l.report(own)
@@ -155,15 +155,15 @@ func (l *DenyList) report(own []netip.Addr) []model.Unsupported {
 		}
 	}
 	for _, a := range own {
-		if _, reported := slices.BinarySearchFunc(l.set.Spared, a, netip.Addr.Compare); !reported {
-			all = append(all, l.set.Sparings(a, "of this machine, or one that --never-deny names,")...)
+		if _, reported := slices.BinarySearchFunc(l.set.Exempt, a, netip.Addr.Compare); !reported {
+			all = append(all, l.set.InexactEntries(a, "of this machine, or one that --never-deny names,")...)
 		}
 	}
 	return all
 }
 
-// spared returns the addresses that are exempt from all deny lists on this node.
-func (l *DenyList) spared() ([]netip.Addr, error) {
+// exempt returns the addresses that are exempt from all deny lists on this node.
+func (l *DenyList) exempt() ([]netip.Addr, error) {
 	if l.set == nil {
 		return nil, nil
 	}
@@ -186,7 +186,7 @@ func (l *DenyList) sync(own []netip.Addr) error {
 	if cfg.Off() {
 		return nil
 	}
-	l.again = time.Now().Add(lookAfter)
+	l.next = time.Now().Add(checkInterval)
 	if l.set == nil && cfg.Auto {
 		return l.leave()
 	}
@@ -201,20 +201,20 @@ func (l *DenyList) sync(own []netip.Addr) error {
 			l.host.Repaired("deny list: " + d)
 		}
 	}
-	if l.laid == nil || l.laid != l.set || !slices.Equal(own, l.own) {
-		l.laid = nil
+	if l.written == nil || l.written != l.set || !slices.Equal(own, l.own) {
+		l.written = nil
 		l.host.Step("write deny list")
 		if err := l.filter.Apply(denymap.Layout(l.set, own)); err != nil {
 			return err
 		}
-		l.laid, l.own = l.set, own
+		l.written, l.own = l.set, own
 	}
 	return l.attach()
 }
 
 // leave detaches the program from all devices and removes the list.
 func (l *DenyList) leave() error {
-	l.laid = nil
+	l.written = nil
 	if l.filter != nil {
 		l.mu.Lock()
 		l.drops = nil
@@ -270,10 +270,10 @@ func (l *DenyList) attach() error {
 // Sync implements dataplane.Component. It checks the devices periodically, because devices and default
 // routes change, and retries after errors. Problems are in the DenyStatus, so it returns none.
 func (l *DenyList) Sync(_ context.Context, now time.Time) error {
-	if l.filter == nil && l.failed == nil || now.Before(l.again) {
+	if l.filter == nil && l.failed == nil || now.Before(l.next) {
 		return nil
 	}
-	own, err := l.spared()
+	own, err := l.exempt()
 	if err == nil {
 		err = l.sync(own)
 	}
@@ -281,7 +281,7 @@ func (l *DenyList) Sync(_ context.Context, now time.Time) error {
 		l.host.Log.Warn("deny list", "error", err)
 	}
 	if l.failed = err; err != nil {
-		l.again = time.Now().Add(retry)
+		l.next = time.Now().Add(retryInterval)
 	}
 	l.publish()
 	return nil
@@ -298,7 +298,7 @@ func (l *DenyList) Audit(context.Context, *model.State) ([]dataplane.Drift, erro
 
 // audit audits the program and the deny list.
 func (l *DenyList) audit() ([]loader.Finding, error) {
-	if l.filter == nil || l.laid == nil && l.set != nil || l.failed != nil {
+	if l.filter == nil || l.written == nil && l.set != nil || l.failed != nil {
 		return nil, nil // sync will write everything
 	}
 	return l.filter.Audit(denymap.Layout(l.set, l.own), l.devices)
@@ -314,7 +314,7 @@ func (l *DenyList) Repair(context.Context) error {
 		return err
 	}
 	if err := l.filter.Apply(denymap.Layout(l.set, l.own)); err != nil {
-		l.laid = nil
+		l.written = nil
 		return err
 	}
 	return l.attach()

@@ -35,12 +35,12 @@ func random(r *rand.Rand) (*model.DenySet, []netip.Addr) {
 		}
 		entries = append(entries, netip.PrefixFrom(a, bits).Masked())
 	}
-	var spared []netip.Addr
+	var exempt []netip.Addr
 	for range r.IntN(4) {
-		spared = append(spared, address())
+		exempt = append(exempt, address())
 	}
 	s := set(entries...)
-	return s.Sparing(spared), spared
+	return s.WithExempt(exempt), exempt
 }
 
 func sample(r *rand.Rand) netip.Addr {
@@ -128,7 +128,7 @@ func TestPrefilterOfEveryLength(t *testing.T) {
 	}
 }
 
-func TestAlsoSpared(t *testing.T) {
+func TestAlsoExempt(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.0.2.1")}
 	e := Layout(set(netip.MustParsePrefix("10.0.0.0/8")), own)
 	if len(e.Singles) != 1 || e.Lookup(e.Prefilters(), own[0]) || !e.Lookup(e.Prefilters(), netip.MustParseAddr("10.0.0.2")) {

@@ -46,7 +46,7 @@ func Layout(s *model.DenySet, also []netip.Addr) *Entries {
 			e.Prefixes[p] = true
 		}
 	}
-	for _, a := range slices.Concat(s.Spared, also) {
+	for _, a := range slices.Concat(s.Exempt, also) {
 		if _, listed := s.Covering(a); listed {
 			e.Singles[a] = Exempt
 		}

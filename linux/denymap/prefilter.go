@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// A prefilter is a prefilter: a bitmap with a bit for each region of addresses, in words of 64.
+// A prefilter is a bitmap with one bit for each region of addresses, in words of 64 bits.
 const (
 	regionBits = 20 // REGION_BITS of bpf/include/deny_list.h
 	Words      = 1 << (regionBits - 6)

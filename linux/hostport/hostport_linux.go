@@ -96,7 +96,7 @@ func (h *HostPorts) RemoveEndpoint(id model.EndpointID) error {
 // the sysctls close first and open last.
 func (h *HostPorts) write(now time.Time) error {
 	h.list()
-	want := content{Spared: h.sockets, FromNode: h.fromNode}
+	want := content{Exempt: h.sockets, FromNode: h.fromNode}
 	open := make(map[model.EndpointID]bool)
 	for id, forwards := range h.forwards {
 		want.Forwards = append(want.Forwards, forwards...)
@@ -204,7 +204,7 @@ func (h *HostPorts) Problems() (all []string) {
 	for id, forwards := range h.forwards {
 		for _, s := range h.sockets {
 			if i := slices.IndexFunc(forwards, func(f forward) bool { return f.TakenBy(s) }); i >= 0 {
-				all = append(all, fmt.Sprintf("host port %s of pod %s: a process of the node listens on %s, too: connections from elsewhere go to the pod, those of the node to the process: stop the process, or delete the pod and give it another hostPort",
+				all = append(all, fmt.Sprintf("host port %s of pod %s: a process of the node also listens on %s and gets the connections of the node itself: stop the process, or delete the pod and give it another hostPort",
 					forwards[i].HostPort, h.pods[id], s))
 			}
 		}

@@ -58,8 +58,8 @@ func (f forward) takesLoopback(from FromNode) bool {
 // content is the intended content of the table of host ports.
 type content struct {
 	Forwards []forward
-	// Spared are sockets of the node: its own connections to them stay with them.
-	Spared   []model.HostPort
+	// Exempt are sockets of the node: its own connections to them stay with them.
+	Exempt   []model.HostPort
 	FromNode FromNode
 }
 
@@ -151,12 +151,12 @@ func (h content) chains() []portChain {
 	loopback4, loopback6 := netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")
 	masquerade := []expr.Any{&expr.Masq{}}
 	if h.FromNode != FromNodeNone {
-		post.rules = append(post.rules, rule("hide loopback addresses", translated(), source(loopback4), masquerade))
+		post.rules = append(post.rules, rule("masquerade loopback addresses", translated(), source(loopback4), masquerade))
 	}
-	for _, s := range sorted(h.Spared) {
+	for _, s := range sorted(h.Exempt) {
 		for _, v6 := range []bool{false, true} {
 			if s.Is(v6) {
-				own.rules = append(own.rules, rule(fmt.Sprintf("spare %s (IPv6: %t)", s, v6), matchPort(s, v6), verdict(expr.VerdictReturn, "")))
+				own.rules = append(own.rules, rule(fmt.Sprintf("exempt %s (IPv6: %t)", s, v6), matchPort(s, v6), verdict(expr.VerdictReturn, "")))
 			}
 		}
 	}
@@ -164,16 +164,16 @@ func (h content) chains() []portChain {
 		lead := rule(f.String(), matchPort(f.HostPort, f.To.Is6()), f.translate())
 		forwards.rules, own.rules = append(forwards.rules, lead), append(own.rules, lead)
 		self := netip.PrefixFrom(f.To, f.To.BitLen())
-		post.rules = append(post.rules, rule("hide a pod from itself: "+f.String(), translated(), source(self), destination(self), masquerade))
+		post.rules = append(post.rules, rule("masquerade a pod to itself: "+f.String(), translated(), source(self), destination(self), masquerade))
 	}
 	all := []portChain{
 		// Interfaces of pods accept loopback addresses for the sake of redirections from them,
 		// so packets of pods to such addresses must be dropped here.
 		{name: "raw", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
-			rules: []portRule{rule("pods do not reach loopback addresses", fromPods(), destination(loopback4), verdict(expr.VerdictDrop, ""))}},
+			rules: []portRule{rule("drop packets of pods to loopback addresses", fromPods(), destination(loopback4), verdict(expr.VerdictDrop, ""))}},
 		forwards,
 		{name: "prerouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityNATDest,
-			rules: []portRule{rule("lead host ports to pods", localDestination(), verdict(expr.VerdictJump, forwards.name))}},
+			rules: []portRule{rule("forward host ports to pods", localDestination(), verdict(expr.VerdictJump, forwards.name))}},
 		post,
 	}
 	if h.FromNode == FromNodeNone {
@@ -182,12 +182,12 @@ func (h content) chains() []portChain {
 	output := portChain{name: "output", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityNATDest}
 	jump := verdict(expr.VerdictJump, own.name)
 	if h.FromNode == FromNodeLoopback {
-		output.rules = []portRule{rule("lead the node's connections to loopback addresses", destination(loopback4), jump)}
+		output.rules = []portRule{rule("forward the node's connections to loopback addresses", destination(loopback4), jump)}
 	} else {
 		output.rules = []portRule{
 			// No interface accepts ::1, so such a connection would hang.
-			rule("leave connections from ::1", source(loopback6), verdict(expr.VerdictReturn, "")),
-			rule("lead the node's connections", localDestination(), jump),
+			rule("do not forward connections from ::1", source(loopback6), verdict(expr.VerdictReturn, "")),
+			rule("forward the node's connections", localDestination(), jump),
 		}
 	}
 	return append(all, own, output)

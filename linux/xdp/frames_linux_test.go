@@ -28,8 +28,8 @@ var (
 	here4  = netip.MustParseAddr("203.0.113.1")
 	here6  = netip.MustParseAddr("2001:db8:1::1")
 	denied = []string{"192.0.2.7", "198.51.100.0/24", "100.64.0.0/10", "2001:db8:2::7", "2001:db8:bad::/48", "2400::/12"}
-	// spared is an exempt address inside one of them.
-	spared = netip.MustParseAddr("198.51.100.9")
+	// exempt is an exempt address inside one of them.
+	exempt = netip.MustParseAddr("198.51.100.9")
 )
 
 func needsRoot(t *testing.T) {
@@ -76,7 +76,7 @@ func denySet(t *testing.T, entries ...string) *model.DenySet {
 
 func apply(t *testing.T, f *xdp.Filter, entries ...string) {
 	t.Helper()
-	if err := f.Apply(denymap.Layout(denySet(t, entries...), []netip.Addr{spared})); err != nil {
+	if err := f.Apply(denymap.Layout(denySet(t, entries...), []netip.Addr{exempt})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -216,7 +216,7 @@ func TestMalformed(t *testing.T) {
 func TestRandomFrames(t *testing.T) {
 	f := sandbox(t)
 	apply(t, f, denied...)
-	set := denySet(t, denied...).Sparing([]netip.Addr{spared})
+	set := denySet(t, denied...).WithExempt([]netip.Addr{exempt})
 	r := rand.New(rand.NewPCG(1, 2))
 	var seeds [][]byte
 	for _, src := range []string{"192.0.2.7", "192.0.2.8", "198.51.100.9", "100.64.0.1", "2001:db8:2::7", "2001:db8:bad::1", "2001:db8::1", "2410::"} {

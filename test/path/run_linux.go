@@ -135,7 +135,7 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	list := model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(exempt)
+	list := model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).WithExempt(exempt)
 	if err := errors.Join(r.surroundings(), r.uplink.Apply(denymap.Layout(list, nil))); err != nil {
 		r.Close()
 		return nil, err

@@ -3,7 +3,7 @@
 // Package denylist turns the deny lists of a State into ACLs that precede all others of an endpoint. They
 // block what listed sources send to pods.
 //
-// It calls HNS never: the policy core writes the ACLs with the rest of an endpoint's list. It does not protect
+// It never calls HNS: the policy core writes the ACLs with the rest of an endpoint's list. It does not protect
 // the host, because the ACLs of HNS apply to the ports of pods. Nor does it block answers to connections that
 // pods opened, because HNS decides the first packet of a flow. It reports both.
 package denylist
@@ -93,7 +93,7 @@ func (d *DenyList) ranges(s *model.DenySet) []netip.Prefix {
 			b.AddPrefix(p)
 		}
 	}
-	for _, a := range slices.Concat(s.Spared, d.exempt) {
+	for _, a := range slices.Concat(s.Exempt, d.exempt) {
 		b.Remove(a)
 	}
 	set, _ := b.IPSet() // convert has reported prefixes that are not valid

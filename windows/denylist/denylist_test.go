@@ -41,7 +41,7 @@ func apply(t *testing.T, d *DenyList, set *model.DenySet) []model.Unsupported {
 func TestACLs(t *testing.T) {
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.5")}
 	d := New(node, false)
-	set := setOf(t, "192.0.2.4/30", "198.51.100.7/32", "2001:db8::/32").Sparing([]netip.Addr{netip.MustParseAddr("2001:db8::1")})
+	set := setOf(t, "192.0.2.4/30", "198.51.100.7/32", "2001:db8::/32").WithExempt([]netip.Addr{netip.MustParseAddr("2001:db8::1")})
 	u := apply(t, d, set)
 	if len(u) != 1 || u[0].Policy.String() != "DenyList l" || u[0].Effect != model.Refused || !strings.Contains(u[0].Reason, "not the host") {
 		t.Errorf("reported %v", u)
@@ -101,14 +101,14 @@ func TestSplit(t *testing.T) {
 // FuzzACLs checks that the ACLs match exactly the addresses that the set denies.
 func FuzzACLs(f *testing.F) {
 	f.Add([]byte{192, 0, 2, 0, 24, 192, 0, 2, 7, 32}, uint32(0xC0000207), uint32(0xC0000208))
-	f.Fuzz(func(t *testing.T, raw []byte, at, spared uint32) {
+	f.Fuzz(func(t *testing.T, raw []byte, at, exempt uint32) {
 		var texts []string
 		for ; len(raw) >= 5 && len(texts) < 20; raw = raw[5:] {
 			p := netip.PrefixFrom(netip.AddrFrom4([4]byte(raw[:4])), int(raw[4]%32)+1).Masked()
 			texts = append(texts, p.String())
 		}
 		addr := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n))) }
-		d := New([]netip.Addr{addr(spared)}, false)
+		d := New([]netip.Addr{addr(exempt)}, false)
 		set := setOf(t, texts...)
 		apply(t, d, set)
 		matches := false
@@ -124,8 +124,8 @@ func FuzzACLs(f *testing.F) {
 				matches = matches || p.Contains(addr(at))
 			}
 		}
-		if want := set.Denies(addr(at)) && at != spared; matches != want {
-			t.Error(fmt.Sprint(texts, addr(at), addr(spared), " matches: ", matches))
+		if want := set.Denies(addr(at)) && at != exempt; matches != want {
+			t.Error(fmt.Sprint(texts, addr(at), addr(exempt), " matches: ", matches))
 		}
 	})
 }

@@ -99,7 +99,7 @@ func (e env) denyCheckCommand() *cobra.Command {
 // deniedEntry is an entry, or an address and its verdict.
 type deniedEntry struct {
 	Address string `json:"address"`
-	// Verdict is denied, spared (exempt from deny lists), or allowed.
+	// Verdict is denied, exempt (from deny lists), or allowed.
 	Verdict string `json:"verdict"`
 	// By are the entries that decide.
 	By []string `json:"by,omitempty"`
@@ -139,8 +139,8 @@ func (c *clusterDenials) entries() []deniedEntry {
 			all = append(all, deniedEntry{Address: entryText(p), Verdict: "denied", By: []string{l.Origin().String()}})
 		}
 	}
-	for _, a := range c.set.Spared {
-		all = append(all, deniedEntry{Address: a.String(), Verdict: "spared", By: []string{"address of a node"}})
+	for _, a := range c.set.Exempt {
+		all = append(all, deniedEntry{Address: a.String(), Verdict: "exempt", By: []string{"address of a node"}})
 	}
 	return all
 }
@@ -161,7 +161,7 @@ func (c *clusterDenials) check(a netip.Addr) deniedEntry {
 	case c.set.Denies(a):
 		d.Verdict = "denied"
 	case len(d.By) > 0:
-		d.Verdict = "spared"
+		d.Verdict = "exempt"
 	}
 	return d
 }

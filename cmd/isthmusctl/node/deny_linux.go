@@ -53,7 +53,7 @@ func (n *nodeDenials) entries() []deniedEntry {
 	for _, p := range prefixes {
 		d := deniedEntry{Address: entryText(p), Verdict: "denied"}
 		if action, ok := n.found.Singles[p.Addr()]; ok && p.IsSingleIP() && action == denymap.Exempt {
-			d.Verdict = "spared"
+			d.Verdict = "exempt"
 		}
 		all = append(all, d)
 	}
@@ -65,7 +65,7 @@ func (n *nodeDenials) check(a netip.Addr) deniedEntry {
 	if n.found.Lookup(n.prefilters, a) {
 		d.Verdict = "denied"
 	} else if action, ok := n.found.Singles[a]; ok && action == denymap.Exempt {
-		d.Verdict = "spared"
+		d.Verdict = "exempt"
 	}
 	for p := range n.found.Prefixes {
 		if p.Contains(a) {

@@ -32,11 +32,11 @@ func TestDenyOffline(t *testing.T) {
 192.0.2.7          denied   DenyList scanners
 198.51.100.0/24    denied   DenyList scanners
 2001:db8:bad::/48  denied   DenyList scanners
-198.51.100.1       spared   address of a node
+198.51.100.1       exempt   address of a node
 `},
 		{"check 198.51.100.200 198.51.100.1 192.0.2.8", 1, `ADDRESS         VERDICT  BY
 198.51.100.200  denied   198.51.100.128/25 of DenyList more, 198.51.100.0/24 of DenyList scanners
-198.51.100.1    spared   198.51.100.0/24 of DenyList scanners
+198.51.100.1    exempt   198.51.100.0/24 of DenyList scanners
 192.0.2.8       allowed  none
 `},
 		{"check -o json 2001:db8:bad::1", 1, `{

@@ -314,7 +314,7 @@ func dump(s *model.State) string {
 	rest.Endpoints, rest.Addresses, rest.Tables = nil, immutable.Map[netip.Addr, model.PeerClass]{}, nil
 	fmt.Fprintf(&b, "%s %v %v\n", s.Node, s.Fabric, rest)
 	if s.Deny != nil {
-		fmt.Fprintln(&b, len(s.Deny.Lists), s.Deny.Prefixes, s.Deny.Spared)
+		fmt.Fprintln(&b, len(s.Deny.Lists), s.Deny.Prefixes, s.Deny.Exempt)
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
 		fmt.Fprintln(&b, id, s.Policy.Endpoints[id])

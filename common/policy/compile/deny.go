@@ -22,27 +22,27 @@ func denySet(was *model.DenySet, s *model.Snapshot, listsChanged bool) *model.De
 	for _, n := range s.Nodes.All() {
 		nodes = append(nodes, n.Addresses...)
 	}
-	return set.Sparing(nodes)
+	return set.WithExempt(nodes)
 }
 
 // DenySet is the deny lists of a snapshot, as Compile puts them in a State; nil if there are
 // none.
 func DenySet(s *model.Snapshot) *model.DenySet { return denySet(nil, s, true) }
 
-// sparedNodes reports the entries of deny lists that are not enforced for the address of a
+// exemptNodes reports the entries of deny lists that are not enforced for the address of a
 // node.
-func sparedNodes(set *model.DenySet, s *model.Snapshot) []model.Unsupported {
-	if set == nil || len(set.Spared) == 0 {
+func exemptNodes(set *model.DenySet, s *model.Snapshot) []model.Unsupported {
+	if set == nil || len(set.Exempt) == 0 {
 		return nil
 	}
 	owners := s.Owners().Nodes
 	var all []model.Unsupported
-	for _, a := range set.Spared {
+	for _, a := range set.Exempt {
 		who := "of a node"
 		if n := owners[a]; n != nil {
 			who = "of node " + n.Name
 		}
-		all = append(all, set.Sparings(a, who)...)
+		all = append(all, set.InexactEntries(a, who)...)
 	}
 	return all
 }

@@ -32,8 +32,8 @@ func TestDenyListsAreCompiled(t *testing.T) {
 	if got := s.Deny.Prefixes; len(got) != 3 || got[0].String() != "192.0.2.7/32" || got[1].String() != "198.51.100.0/24" {
 		t.Errorf("prefixes %v", got)
 	}
-	if len(s.Deny.Spared)+len(unsupported) > 0 {
-		t.Errorf("spared %v, reported %v", s.Deny.Spared, unsupported)
+	if len(s.Deny.Exempt)+len(unsupported) > 0 {
+		t.Errorf("exempt %v, reported %v", s.Deny.Exempt, unsupported)
 	}
 	same, _ := c.Compile(cluster(lists, "203.0.113.1", "203.0.113.2"))
 	if same.Deny != s.Deny {

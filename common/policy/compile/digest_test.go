@@ -33,8 +33,8 @@ func TestDigestCoversEveryField(t *testing.T) {
 	f := fields{t: t, try: func(path string) {
 		walked++
 		top, _, _ := strings.Cut(path, ".")
-		if _, spared := notInDigest[top]; (compile.DigestPolicy(p) == was) != spared {
-			t.Errorf("a change of %s changes the digest: %t", path, spared)
+		if _, excluded := notInDigest[top]; (compile.DigestPolicy(p) == was) != excluded {
+			t.Errorf("a change of %s changes the digest: %t", path, excluded)
 		}
 	}}
 	f.walk("", reflect.ValueOf(p).Elem())

@@ -58,7 +58,7 @@ func (c *Compiler) enforcementReports(s *model.State, now *model.Snapshot) (all 
 
 // sectionReports returns what the sections do not enforce as written, on any operating system.
 func sectionReports(s *model.State, now *model.Snapshot) []model.Unsupported {
-	return sparedNodes(s.Deny, now)
+	return exemptNodes(s.Deny, now)
 }
 
 // sameState reports whether a State shares everything with another one.
