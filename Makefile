@@ -84,7 +84,7 @@ build: ## Build the commands for Linux and Windows into bin/
 	done
 
 .PHONY: conformance
-conformance: ## Build the programs that try a Windows host and ask it what Isthmus assumes, into bin/windows/
+conformance: ## Build the programs that test a Windows host and what Isthmus assumes about it, into bin/windows/
 	@set -e; for b in conformance smoke; do \
 		CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/isthmus-$$b.exe ./test/$$b; \
 	done

@@ -53,8 +53,8 @@ func (c *Conf) readMode(keys map[string]json.RawMessage) error {
 	return nil
 }
 
-// refuseNetwork refuses keys about the network of the pod, which is the other plugin's. Silently ignored,
-// they would promise what nothing does.
+// refuseNetwork refuses keys about the network of the pod, which is the other plugin's. Ignoring them
+// silently would hide that neither plugin implements them.
 func (c *Conf) refuseNetwork(keys, capabilities map[string]json.RawMessage) {
 	for _, key := range []string{"ipam", "ranges", "mtu", "dns"} {
 		if raw, ok := keys[key]; ok && !empty(raw) {
@@ -155,8 +155,8 @@ func readForeign(r *types100.Result, ifName, netns string) (*cniframe.Foreign, e
 	return f, nil
 }
 
-// number reports whether the text is no MAC address but a number, or empty. Since v1.20, the VPC CNI plugin prints
-// the number of a route table there. The agent then finds the interface without comparing its MAC.
+// number reports whether the text is a number instead of a MAC address, or empty. Since v1.20, the VPC CNI plugin
+// prints the number of a route table there. The agent then finds the interface without comparing its MAC.
 func number(mac string) bool { return strings.Trim(mac, "0123456789") == "" }
 
 // rawMAC reports whether the text is the six bytes of a MAC address, and not their hexadecimal form. sdnbridge prints

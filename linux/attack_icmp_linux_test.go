@@ -170,7 +170,7 @@ func TestAttackErrors(t *testing.T) {
 	})
 }
 
-// Errors about an allowed flow are rate-limited, so that they are no channel of their own.
+// Errors about an allowed flow are rate-limited, so that they are not a channel of their own.
 func TestAttackErrorFlood(t *testing.T) {
 	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)

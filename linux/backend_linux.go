@@ -247,7 +247,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 		}
 	}
 	b.damaged = nil // Apply has written everything
-	b.upgrade.failed = b.takeOver()
+	b.upgrade.failed = b.completeUpgrade()
 	unsupported, err := b.components.Apply(ctx, s, b.features)
 	b.ends.applied = err == nil
 	return unsupported, errors.Join(b.upgrade.failed, b.followUplink(), err)

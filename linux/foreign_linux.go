@@ -69,7 +69,7 @@ func (b *Backend) expectReturns() error {
 	ways := make(map[netip.Prefix]loader.NodeRoute)
 	for _, end := range registry.All() {
 		for _, ip := range end.Addresses {
-			if end.Return == foreign.ReturnAsked {
+			if end.Return == foreign.ReturnRequested {
 				ways[netip.PrefixFrom(ip, ip.BitLen())] = loader.NodeRoute{Index: end.Bridge}
 			}
 		}
@@ -322,7 +322,7 @@ func (b *Backend) followForeign(ctx context.Context) error {
 	return errors.Join(append(errs, b.sweepClosed())...)
 }
 
-// returned is the next stage of an interface on its way back to a bridge. The programs accept its packets from
+// returned is the next stage of an interface that moves back to a bridge. The programs accept its packets from
 // the bridge once a State was applied.
 func (b *Backend) returned(was foreign.HostEnd, now foreign.Found) foreign.Return {
 	switch {

@@ -18,7 +18,7 @@ var _ dataplane.Reader = (*Backend)(nil)
 // whose interface has no entry is missing, because the programs deny its packets.
 func (b *Backend) ReadDecisions(context.Context) (dataplane.Decisions, error) {
 	if older := b.path.Older(); older != "" {
-		return dataplane.Decisions{}, fmt.Errorf("read decisions: maps of layout %s are being migrated: ask again after the upgrade", older)
+		return dataplane.Decisions{}, fmt.Errorf("read decisions: maps of layout %s are being migrated: try again after the upgrade", older)
 	}
 	entries, err := b.path.Read()
 	if err != nil {

@@ -23,9 +23,8 @@ import (
 
 // Remove removes everything that a Backend creates: veth pairs and their qdiscs, the fabric,
 // nftables rules, programs and maps, including the XDP programs on uplinks. Interfaces that
-// another CNI plugin made stay, without programs. No Backend may be
-// open. Missing objects are not an error. Sysctls stay, because other software may depend on them
-// by now.
+// another CNI plugin made stay, without programs. No Backend may be open. Missing objects are not
+// an error. Sysctls stay, because other software may depend on them.
 func Remove(_ context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err

@@ -76,10 +76,10 @@ func (b *Backend) keepSlots(found []link.Found) error {
 	return nil
 }
 
-// takeOver completes an upgrade, if one is in progress. The maps must hold the policy to
+// completeUpgrade completes an upgrade, if one is in progress. The maps must hold the policy to
 // enforce. Until the programs are switched, the older ones enforce the last policy that their
 // agent knew.
-func (b *Backend) takeOver() error {
+func (b *Backend) completeUpgrade() error {
 	if b.path.Older() == "" {
 		return nil
 	}

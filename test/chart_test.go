@@ -27,7 +27,7 @@ func TestChartFiles(t *testing.T) {
 			return err
 		}
 		if !d.Type().IsRegular() {
-			t.Errorf("%s is no plain file: copy what it refers to", path)
+			t.Errorf("%s is not a plain file: copy its target", path)
 			return nil
 		}
 		name, _ := filepath.Rel(chart, path)
@@ -46,7 +46,7 @@ func TestChartFiles(t *testing.T) {
 		if *update {
 			return os.WriteFile(path, want, 0o644)
 		}
-		t.Errorf("%s is no copy of deploy/%s: go test ./test -run TestChartFiles -update", path, filepath.ToSlash(name))
+		t.Errorf("%s differs from deploy/%s: go test ./test -run TestChartFiles -update", path, filepath.ToSlash(name))
 		return nil
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func TestValueRows(t *testing.T) {
 		t.Errorf("%v\n%s\nwant\n%s", err, strings.Join(rows, ""), want)
 	}
 	if _, err := valueRows([]byte("a: 1\n")); err == nil {
-		t.Error("a value without a comment is no error")
+		t.Error("a value without a comment is accepted")
 	}
 }
 

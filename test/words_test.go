@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -42,6 +43,7 @@ var banned = []struct {
 	{phrase(`cohorts?`), "address group"},
 	{phrase(`terrains?`), "prefix tree"},
 	{phrase(`witness(?:es)?`), "placeholder pod"},
+	{phrase(`spared|sparing`), "exempt"},
 }
 
 func phrase(alternatives string) *regexp.Regexp {
@@ -53,7 +55,7 @@ var quotes = []string{"docs/glossary.md"}
 
 // TestWords checks the language of documents, of comments in Go and C, of names that Go files
 // declare, and of the introductions of corpus cases: no banned phrase, and no sentence of more
-// than mostWords words.
+// than mostWords words. Messages of the product have no banned phrase, but may be tables.
 func TestWords(t *testing.T) {
 	check := func(name string, paragraphs []string) {
 		for _, fault := range faults(name, paragraphs) {
@@ -75,6 +77,11 @@ func TestWords(t *testing.T) {
 			}
 			if suffix == ".go" {
 				check(f.name, names(t, f))
+			}
+			if suffix == ".go" && !strings.HasSuffix(f.name, "_test.go") && !strings.HasPrefix(f.name, "test/") {
+				for _, fault := range bannedIn(f.name, messages(t, f)) {
+					t.Error(fault)
+				}
 			}
 		}
 	}
@@ -144,6 +151,10 @@ func TestFaultsAreFound(t *testing.T) {
 	if got := faults("x.go", names(t, named)); len(got) != 2 {
 		t.Errorf("faults in names %q, want 2", got)
 	}
+	spoken := source{name: "x.go", text: "package x\n\nvar a, b, c = \"nobody\", \"nobody listens here\", `one\n\nit was made anew`\n"}
+	if got := bannedIn("x.go", messages(t, spoken)); len(got) != 2 {
+		t.Errorf("faults in messages %q, want 2", got)
+	}
 	for name, text := range map[string]string{
 		"x.go": "package x\n\n// F is read by somebody.\nfunc F() {}\n\nvar s = \"nobody\"\n\n// Output: nobody\n",
 		"x.c":  "/* somebody\n * reads */\nint x; /* fine */\nchar *s = \"nobody\";\n",
@@ -158,19 +169,25 @@ func TestFaultsAreFound(t *testing.T) {
 	}
 }
 
-// faults returns what is wrong with paragraphs of text.
+// faults returns what is wrong with paragraphs of text: banned phrases and long sentences.
 func faults(name string, paragraphs []string) []string {
+	all := bannedIn(name, paragraphs)
+	for _, s := range sentences(paragraphs) {
+		if n := len(strings.Fields(s)); n > mostWords {
+			all = append(all, fmt.Sprintf("%s: a sentence of %d words, at most %d: %.120s", name, n, mostWords, s))
+		}
+	}
+	return all
+}
+
+// bannedIn returns the banned phrases in paragraphs of text.
+func bannedIn(name string, paragraphs []string) []string {
 	var all []string
 	for _, p := range paragraphs {
 		for _, b := range banned {
 			if m := b.phrase.FindString(p); m != "" {
 				all = append(all, fmt.Sprintf("%s: %q: write %s: %.120s", name, m, b.instead, p))
 			}
-		}
-	}
-	for _, s := range sentences(paragraphs) {
-		if n := len(strings.Fields(s)); n > mostWords {
-			all = append(all, fmt.Sprintf("%s: a sentence of %d words, at most %d: %.120s", name, n, mostWords, s))
 		}
 	}
 	return all
@@ -268,6 +285,32 @@ func names(t *testing.T, f source) []string {
 			}
 		}
 	}
+	return all
+}
+
+// messages returns the texts of at least three words in a Go file, each string as a paragraph:
+// errors, lines of the log, help, and what else users read.
+func messages(t *testing.T, f source) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Base(f.name), f.text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		literal, ok := n.(*ast.BasicLit)
+		if !ok || literal.Kind != token.STRING {
+			return true
+		}
+		text, err := strconv.Unquote(literal.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(strings.Fields(text)) >= 3 {
+			all = append(all, paragraphs(strings.Split(text, "\n"))...)
+		}
+		return true
+	})
 	return all
 }
 

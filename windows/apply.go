@@ -116,7 +116,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 		}
 		acls, err := e.ACLs()
 		if err != nil {
-			b.log.Warn("an endpoint has ACLs that cannot be read; they are replaced", "endpoint", e.Name, "err", err)
+			b.log.Warn("an endpoint has ACLs that cannot be read; they are replaced", "endpoint", e.Name, "error", err)
 		}
 		hns.SortACLs(acls)
 		inv.endpoints[id] = e
@@ -129,7 +129,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 		}
 		members, err := acl.DecodeSet(set)
 		if err != nil {
-			b.log.Warn("a set has content that Isthmus does not write; it is replaced", "set", set.ID, "err", err)
+			b.log.Warn("a set has content that Isthmus does not write; it is replaced", "set", set.ID, "error", err)
 			inv.broken[set.ID] = true
 		}
 		inv.Sets[set.ID] = members
@@ -275,7 +275,7 @@ func (x *execution) blame(s acl.Step, err error) {
 		return
 	}
 	if s.Action == acl.RemoveSet {
-		x.log.Warn("remove a set; retrying", "set", s.Set, "err", err)
+		x.log.Warn("remove a set; retrying", "set", s.Set, "error", err)
 		return
 	}
 	for id, list := range x.plan.Target.Lists {

@@ -119,7 +119,7 @@ func (b *Backend) delete(ctx context.Context, e *hns.Endpoint) (found bool, err 
 		b.config.Step("detach endpoint")
 		err := b.hns.DetachEndpoint(ctx, e.HostComputeNamespace, e.ID)
 		if err != nil && !errors.Is(err, hns.ErrGone) {
-			b.log.Warn("cannot detach an endpoint before its removal", "endpoint", e.Name, "err", err)
+			b.log.Warn("cannot detach an endpoint before its removal", "endpoint", e.Name, "error", err)
 		}
 	}
 	b.config.Step("delete endpoint")

@@ -90,7 +90,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions, services: outbound.Services(model.FabricState{}, c.ServiceCIDRs)}
 	var err error
 	if b.prepared, err = prepared.Open(c.PreparedFile); err != nil {
-		log.Error("endpoints that were prepared are removed", "err", err)
+		log.Error("endpoints that were prepared are removed", "error", err)
 	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {

@@ -74,7 +74,7 @@ func (b *Backend) observePrepared(list []hns.Endpoint) {
 		}
 	}
 	if err := b.prepared.Remove(gone...); err != nil {
-		b.log.Warn("forget prepared endpoints that are gone", "err", err)
+		b.log.Warn("forget prepared endpoints that are gone", "error", err)
 	}
 }
 
@@ -196,7 +196,7 @@ func (b *Backend) preparedFor(spec dataplane.EndpointSpec, want hns.Endpoint, li
 func (b *Backend) startPrepared(ctx context.Context, n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, want hns.Endpoint,
 	spec dataplane.EndpointSpec, done func()) (func(context.Context) (dataplane.Attachment, error), error) {
 	if err := b.closePrepared(ctx, e, want); err != nil {
-		b.log.Warn("a prepared endpoint is not used", "endpoint", e.Name, "err", err)
+		b.log.Warn("a prepared endpoint is not used", "endpoint", e.Name, "error", err)
 		go done()
 		return func(ctx context.Context) (dataplane.Attachment, error) { return b.AddEndpoint(ctx, spec) }, nil
 	}

@@ -48,7 +48,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 	unsupported, still, again := b.apply(ctx, s)
 	for id := range refused {
 		if !dataplane.Concerns(again, id) {
-			b.log.Warn("this HNS refuses ACLs for SCTP; it is denied unless policies allow everything", "err", err)
+			b.log.Warn("this HNS refuses ACLs for SCTP; it is denied unless policies allow everything", "error", err)
 			return unsupported, again
 		}
 	}

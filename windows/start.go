@@ -18,10 +18,10 @@ var _ dataplane.Starter = (*Backend)(nil)
 // Starts implements dataplane.Starter.
 func (b *Backend) Starts() int { return b.config.Parallel }
 
-// StartEndpoint implements dataplane.Starter. The calls that create and attach the endpoint run beside the
-// other methods: they take the most time, and HNS serves those of different endpoints side by side. The
-// endpoint has default deny from its creation on. finish judges the answers, and repairs what AddEndpoint
-// repairs. If another endpoint blocks it, finish is AddEndpoint.
+// StartEndpoint implements dataplane.Starter. The calls that create and attach the endpoint run
+// concurrently with the other methods: they take the most time, and HNS serves those of different
+// endpoints in parallel. The endpoint has default deny from its creation on. finish judges the answers,
+// and repairs what AddEndpoint repairs. If another endpoint blocks it, finish is AddEndpoint.
 func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec,
 	done func()) (finish func(context.Context) (dataplane.Attachment, error), err error) {
 	defer func() {
@@ -64,8 +64,8 @@ func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec
 	}, nil
 }
 
-// natSince lets syncNAT compare endpoints if the exceptions have changed since an endpoint was made beside
-// the other methods.
+// natSince lets syncNAT compare endpoints if the exceptions have changed since an endpoint was made
+// concurrently with the other methods.
 func (b *Backend) natSince(nat natState) {
 	if b.nat.due.IsZero() && (nat.known != b.nat.known || !slices.Equal(nat.exceptions, b.nat.exceptions) || !slices.Equal(nat.services, b.nat.services)) {
 		b.nat.due = time.Now()

@@ -53,7 +53,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}
 		if c.HostAddresses, err = hostAddresses(); err != nil {
-			log.Warn("list addresses of the host; only those of the Node object reach all pods", "err", err)
+			log.Warn("list addresses of the host; only those of the Node object reach all pods", "error", err)
 		}
 		c.ServiceCIDRs, c.NoOutboundNAT = o.services, !o.fabric.Masquerade
 		if len(o.cluster) > 0 { // else they follow from the Nodes
@@ -79,7 +79,7 @@ func openForeign(ctx context.Context, o *options, node model.Node, client hns.Cl
 	c := foreign.Config{NodeAddresses: node.Addresses, File: foreignFile(o), CallDeadline: o.hnsTimeout, Observe: observe, Step: step}
 	var err error
 	if c.HostAddresses, err = hostAddresses(); err != nil {
-		log.Warn("list addresses of the host; only those of the Node object reach all pods", "err", err)
+		log.Warn("list addresses of the host; only those of the Node object reach all pods", "error", err)
 	}
 	return foreign.New(ctx, c, client, log)
 }

@@ -160,7 +160,7 @@ const (
 	accessToken     = "token"
 )
 
-// credentials returns those for agents and for clients; nil if there are none.
+// credentials returns the TLS credentials for agents and for clients; nil without certificates.
 func (o *options) credentials(log *slog.Logger) (agents, clients credentials.TransportCredentials, err error) {
 	if o.client != (hubble.Files{}) {
 		identity, err := hubble.NewIdentity(o.client, log)
@@ -181,7 +181,7 @@ func (o *options) credentials(log *slog.Logger) (agents, clients credentials.Tra
 	return agents, clients, nil
 }
 
-// checker returns what decides about clients, or nil if each reads everything.
+// checker returns the access checker for clients; nil if every client may read everything.
 func (o *options) checker() (*access.Checker, error) {
 	if o.access != accessToken {
 		return nil, nil
@@ -216,7 +216,7 @@ func (o *options) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	r := relay.New(pool, checker, version, log)
 	serving, end := o.delayed(ctx, r, log)
 	defer end()
-	beside, err := o.beside(serving, r, stdout, log)
+	wait, err := o.background(serving, r, stdout, log)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -234,7 +234,7 @@ func (o *options) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	err = r.Serve(serving, hubble.Listener{Listener: listener, Credentials: clients})
 	end()
 	err = errors.Join(err, <-discovered)
-	beside()
+	wait()
 	log.Info("relay has stopped", "error", err)
 	return err
 }
@@ -250,8 +250,8 @@ func (o *options) delayed(ctx context.Context, r *relay.Relay, log *slog.Logger)
 	return serving, end
 }
 
-// beside starts what runs beside the server of flows, until the context is done. wait waits for its end.
-func (o *options) beside(ctx context.Context, r *relay.Relay, stdout io.Writer, log *slog.Logger) (wait func(), err error) {
+// background starts the other servers and loops, which run until the context is done. wait waits for their end.
+func (o *options) background(ctx context.Context, r *relay.Relay, stdout io.Writer, log *slog.Logger) (wait func(), err error) {
 	exporter, end, err := o.export.open(r.Metrics(), stdout, log)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ const noticing = 200 * time.Millisecond
 // only waits: the Keeper checks the files regularly, too.
 type watcher struct {
 	dir string
-	// fs is nil if the configurations are not those of others.
+	// fs is nil unless the configurations belong to another network.
 	fs *fsnotify.Watcher
 }
 

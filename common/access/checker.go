@@ -62,7 +62,7 @@ func (c *Checker) User(ctx context.Context, token string) (User, error) {
 		return User{}, ErrUnauthenticated
 	}
 	sum := sha256.Sum256([]byte(token)) // the tokens themselves are not kept
-	return ask(ctx, c, c.users, "user "+string(sum[:]), func(ctx context.Context) (User, time.Duration, error) {
+	return lookUp(ctx, c, c.users, "user "+string(sum[:]), func(ctx context.Context) (User, time.Duration, error) {
 		u, err := c.authority.Authenticate(ctx, token)
 		if err != nil {
 			return User{}, DenyFor, err
@@ -73,7 +73,7 @@ func (c *Checker) User(ctx context.Context, token string) (User, error) {
 
 // Check returns nil if a user has a right, and a DeniedError otherwise. Another error says why there is no answer.
 func (c *Checker) Check(ctx context.Context, u User, r Right) error {
-	allowed, err := ask(ctx, c, c.rights, "right "+fingerprint(u)+" "+r.String(), func(ctx context.Context) (bool, time.Duration, error) {
+	allowed, err := lookUp(ctx, c, c.rights, "right "+fingerprint(u)+" "+r.String(), func(ctx context.Context) (bool, time.Duration, error) {
 		allowed, err := c.authority.Allowed(ctx, u, r)
 		if allowed && err == nil {
 			return true, AllowFor, nil
@@ -118,8 +118,8 @@ func (c *Checker) Scope(ctx context.Context, u User, verb string, namespaces []s
 // ErrTooMany means that a request names too many namespaces.
 var ErrTooMany = errors.New("too many namespaces")
 
-// ask returns a kept answer, or a new one of the Authority. Failures to answer are not kept.
-func ask[T any](ctx context.Context, c *Checker, all map[string]kept[T], key string, call func(context.Context) (T, time.Duration, error)) (T, error) {
+// lookUp returns a kept answer, or a new one of the Authority. Failures to answer are not kept.
+func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], key string, call func(context.Context) (T, time.Duration, error)) (T, error) {
 	c.mutex.Lock()
 	k, ok := all[key]
 	c.mutex.Unlock()
@@ -136,12 +136,12 @@ func ask[T any](ctx context.Context, c *Checker, all map[string]kept[T], key str
 			return nil, fmt.Errorf("too many clients wait for the API server: %w", ctx.Err())
 		}
 		defer func() { <-c.calls }()
-		asked := c.now()
+		now := c.now()
 		answer, lifetime, err := call(ctx)
 		if err == nil || errors.Is(err, ErrUnauthenticated) {
 			c.mutex.Lock()
-			evict(all, asked)
-			all[key] = kept[T]{answer, err, asked.Add(lifetime)}
+			evict(all, now)
+			all[key] = kept[T]{answer, err, now.Add(lifetime)}
 			c.mutex.Unlock()
 		}
 		return answer, err

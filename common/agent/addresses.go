@@ -151,7 +151,7 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 		ips, err = a.allocator.AllocateFixed(string(add.id), fixed, time.Now())
 	}
 	if err != nil {
-		l.restAgain(fixed)
+		l.quarantineAgain(fixed)
 		return nil, l.whyNoAddress(add, err)
 	}
 	return ips, nil
@@ -189,7 +189,7 @@ func (l *loop) giveBack(e *entry, at time.Time) {
 		}
 	}
 	if !e.exposed {
-		l.restAgain(e.IPs)
+		l.quarantineAgain(e.IPs)
 	}
 }
 

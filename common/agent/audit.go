@@ -246,15 +246,15 @@ func (l *loop) checkPolicy() {
 		l.checks.broken = append(l.checks.broken, unenforced{e, detail})
 		drifts = append(drifts, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Detail: detail})
 	}
-	aloud := len(drifts) > before
+	logged := len(drifts) > before
 	if l.cfg.AuditEvery > 0 {
-		aloud = l.checks.contested.note(drifts, now, l.cfg.CheckEvery)
+		logged = l.checks.contested.note(drifts, now, l.cfg.CheckEvery)
 	}
-	l.repairBroken(drifts, aloud)
+	l.repairBroken(drifts, logged)
 }
 
-// repairBroken repairs the differences that a check has found. aloud is false if the same was logged a short time ago.
-func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
+// repairBroken repairs the differences that a check has found. logged is false if the log had the same a short time ago.
+func (l *loop) repairBroken(drifts []dataplane.Drift, logged bool) {
 	if len(drifts) == 0 {
 		return
 	}
@@ -263,7 +263,7 @@ func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
 		if i < maxLogged {
 			l.remember(d)
 		}
-		if aloud && i < maxLogged {
+		if logged && i < maxLogged {
 			l.log.Error("policy is not enforced on a pod", "endpoint", d.Endpoint, "pod", l.checks.broken[i].entry.Pod(), "detail", d.Detail)
 		}
 	}

@@ -77,24 +77,24 @@ func parseRanges(text string) (all []netip.Prefix, err error) {
 // recall ends the quarantine of addresses that the same pod had in an earlier sandbox. Peers cannot confuse
 // the pod with another one.
 func (l *loop) recall(a *addition, ips []netip.Addr) {
-	l.resting(ips, func(e *entry, ip netip.Addr) {
+	l.quarantined(ips, func(e *entry, ip netip.Addr) {
 		if e.Pod() == a.pod() && e.UID != "" && e.UID == a.req.PodUID {
 			l.addresses.allocator.Recall(ip)
 		}
 	})
 }
 
-// restAgain returns unused addresses to the quarantine that their tombstones record.
-func (l *loop) restAgain(ips []netip.Addr) {
-	l.resting(ips, func(e *entry, ip netip.Addr) {
+// quarantineAgain returns unused addresses to the quarantine that their tombstones record.
+func (l *loop) quarantineAgain(ips []netip.Addr) {
+	l.quarantined(ips, func(e *entry, ip netip.Addr) {
 		if _, used := l.addresses.allocator.Owner(ip); !used {
 			l.addresses.allocator.Release(ip, e.ReleasedAt)
 		}
 	})
 }
 
-// resting calls f for each tombstone and address that matches ips.
-func (l *loop) resting(ips []netip.Addr, f func(*entry, netip.Addr)) {
+// quarantined calls f for each tombstone and address that matches ips.
+func (l *loop) quarantined(ips []netip.Addr, f func(*entry, netip.Addr)) {
 	if len(ips) == 0 {
 		return
 	}

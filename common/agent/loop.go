@@ -238,7 +238,7 @@ func (l *loop) step(name string) {
 }
 
 // opContext bounds one call of the Backend. It does not end with the agent: the loop finishes a call that
-// has prefixedConn.
+// has begun.
 func (l *loop) opContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), l.cfg.OpTimeout)
 }

@@ -26,8 +26,8 @@ func (s *start) giveUp(err error) {
 	s.waiters, s.unwanted = nil, true
 }
 
-// mustQueue reports whether an ADD must wait: the data path makes as many attachments as it can, or an
-// attachment of the same endpoint that is unwanted.
+// mustQueue reports whether an ADD must wait: the data path already makes as many attachments as it
+// can, or one of the same endpoint that is unwanted.
 func (l *loop) mustQueue(a *addition) bool {
 	s, ok := l.backend.(dataplane.Starter)
 	if !ok {

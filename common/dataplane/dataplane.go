@@ -25,7 +25,7 @@ var ErrInterfaceKind = errors.New("interface does not fit")
 
 // Backend enforces States and attaches pods on one node. All methods are idempotent. Repeated after a crash
 // in the middle of a call, they complete the missing parts. The agent calls them from one goroutine, except
-// for Counters. Starter adds pods side by side.
+// for Counters. A Starter attaches pods in parallel.
 type Backend interface {
 	// Features returns the capabilities of the data path. They do not change.
 	Features() model.Features
@@ -74,15 +74,15 @@ type Faulty interface {
 	Faults() []string
 }
 
-// Starter is implemented by a Backend that attaches several pods faster side by side than one after another.
+// Starter is implemented by a Backend that attaches several pods faster in parallel than one after another.
 type Starter interface {
 	// Starts is the largest number of attachments that may be started and not finished.
 	Starts() int
-	// StartEndpoint begins AddEndpoint of a new endpoint. The part that takes long runs beside the other
-	// methods of the Backend; when it has ended, done is called once, from any goroutine. The agent then calls
-	// finish once, which completes AddEndpoint with its result. In between it calls no other method about the
-	// endpoint, and no State names it. The context bounds the part beside. After an error of StartEndpoint
-	// nothing remains, and done is not called.
+	// StartEndpoint begins AddEndpoint of a new endpoint. The part that takes long runs concurrently with the
+	// other methods of the Backend; when it has ended, done is called once, from any goroutine. The agent then
+	// calls finish once, which completes AddEndpoint with its result. In between it calls no other method
+	// about the endpoint, and no State names it. The context bounds the concurrent part. After an error of
+	// StartEndpoint nothing remains, and done is not called.
 	StartEndpoint(ctx context.Context, spec EndpointSpec, done func()) (finish func(context.Context) (Attachment, error), err error)
 }
 
@@ -163,7 +163,8 @@ type EndpointSpec struct {
 	DNS model.DNS
 	// Observed: the packets of the pod pass before the first Apply names it, too. See model.EndpointState.
 	Observed bool
-	// Migrated: another CNI plugin made the interface, which has the form of this backend's by now. Linux only.
+	// Migrated: another CNI plugin made the interface, and isthmusctl migrate gave it the form of this backend's
+	// interfaces. Linux only.
 	Migrated bool
 }
 

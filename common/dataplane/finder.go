@@ -18,13 +18,13 @@ type Finder interface {
 	// nothing.
 	Interfaces(ctx context.Context) ([]Interface, error)
 	// CloseInterface drops every packet of an interface without an endpoint, until AddEndpoint names it. claim
-	// is kept across restarts and appears in Interfaces. An interface that is gone is no error.
+	// is kept across restarts and appears in Interfaces. A missing interface is not an error.
 	CloseInterface(ctx context.Context, handle, claim string) error
 }
 
 // Interface is an interface that another CNI plugin made.
 type Interface struct {
-	// Handle names the interface, and no other one ever.
+	// Handle names the interface and is never used for another one.
 	Handle string
 	// Name is the name of the end in the namespace of the node, IfName that of the pod's end.
 	Name, IfName string

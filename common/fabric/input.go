@@ -4,7 +4,7 @@ package fabric
 
 import "github.com/isthmus-net/isthmus/common/model"
 
-// Input is what Make needs of a State. The zero value is no input.
+// Input is what Make needs of a State. The zero value holds nothing.
 type Input struct {
 	Self  Self
 	Peers []model.Route

@@ -31,7 +31,7 @@ func TestInput(t *testing.T) {
 	} {
 		var i Input
 		if !i.Set(base, peers) || !i.Known {
-			t.Fatalf("%s: the first input is no change", name)
+			t.Fatalf("%s: the first input is not a change", name)
 		}
 		self, now := base, peers
 		c.change(&self, &now)

@@ -275,7 +275,7 @@ func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 		return false
 	}
 	if t := p.plan.Tunnel; peer.OS == model.Windows && (t.VNI > MaxWindowsVNI || t.Port != WindowsPort) {
-		p.problem("pod range %s of node %s cannot be reached: Windows supports VNI %d to %d and UDP port %d, not VNI %d and port %d: set --vni and --vxlan-port on the agents of all nodes accordingly",
+		p.problem("pod range %s of node %s cannot be reached: Windows supports VNI %d to %d and UDP port %d, not VNI %d and port %d: change --vni and --vxlan-port on the agents of all nodes",
 			h.Prefix, peer.Node, minVNI, MaxWindowsVNI, WindowsPort, t.VNI, t.Port)
 		return false
 	}

@@ -21,7 +21,7 @@ import (
 // they cost no memory per client.
 const batch = 256
 
-// enter takes a place for a stream. The caller calls leave.
+// enter counts a new stream. The caller calls leave at its end.
 func (s *Server) enter() (leave func(), err error) {
 	select {
 	case s.streams <- struct{}{}:

@@ -269,7 +269,7 @@ func identity(words ...string) uint32 {
 // Cluster is the name of the cluster in all messages.
 const Cluster = "default"
 
-// The ends that are no pod, with the numbers and labels that Hubble reserves.
+// The ends that are not pods, with the numbers and labels that Hubble reserves.
 var (
 	reservedUnknown    = &flow.Endpoint{Labels: []string{"reserved:unknown"}}
 	reservedHost       = &flow.Endpoint{Identity: 1, ClusterName: Cluster, Labels: []string{"reserved:host"}}

@@ -76,7 +76,7 @@ policy_log: "CAUSE" Summary: "CAUSE"`), want); err != nil {
 	}
 }
 
-// TestMapOutcomes checks every outcome in both directions, and the ends that are no pod.
+// TestMapOutcomes checks every outcome in both directions, and the ends that are not pods.
 func TestMapOutcomes(t *testing.T) {
 	rule := denied().Cause
 	isolated := &model.Cause{Reason: model.ReasonIsolated, Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "web"}, Direction: model.Ingress}

@@ -26,7 +26,7 @@ type pool struct {
 	reserved []netip.Addr
 	// capacity is the number of addresses that can be allocated, MaxUint64 if it does not fit.
 	capacity uint64
-	// next is where the search for a free address begins.
+	// next is the address at which the search for a free one begins.
 	next netip.Addr
 	// used and quarantined count the addresses of this pool.
 	used, quarantined int

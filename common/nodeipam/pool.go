@@ -17,8 +17,8 @@ type pool struct {
 	mask   int
 	// taken are the blocks that overlap a range in use, sorted and disjoint.
 	taken []span
-	// after is where the search for a free block begins: behind the last block in use. The block of a
-	// deleted node is therefore reused last.
+	// after is the block at which the search for a free block begins: the one after the last block in
+	// use. The block of a deleted node is therefore reused last.
 	after uint64
 }
 

@@ -164,7 +164,7 @@ func (s *Store) Follow(n int, filter Filter) ([]*Flow, *Reader, error) {
 	return s.last(n, filter), r, nil
 }
 
-// ErrReaders is the error of Follow for a follower too many, or after Stop.
+// ErrReaders is the error of Follow while the Store has maxReaders followers, or after Stop.
 var ErrReaders = fmt.Errorf("%d clients already follow the flows of this node: end one of them", maxReaders)
 
 // Close ends a follower.

@@ -39,7 +39,7 @@ type Handler struct {
 	view  *View
 }
 
-// New returns a Handler. The context ends what it computes beside requests.
+// New returns a Handler. The context ends its background work.
 func New(ctx context.Context, c Config) (*Handler, error) {
 	t, err := parseTemplates()
 	if err != nil {

@@ -86,7 +86,7 @@ func TestPages(t *testing.T) {
 		{"/policies", 200, []string{"NetworkPolicy pay/api NetworkPolicy none ingress 1 not counted yet shop.yaml:14"}},
 		{"/policies?find=other", 200, []string{"No policies here."}},
 		{"/nodes", 200, []string{"n1 linux kernel 6.1 3 10.0.1.0/24, fd00:1::/64 yes 1.2.3 disk is full slots: 1", "n2 windows 1 10.0.2.0/24 unknown", "n3 unknown 0 none no answer unknown pod is not running unknown"}},
-		{"/inexact", 200, []string{"It is not known here"}},
+		{"/inexact", 200, []string{"Reports about enforcement are not available"}},
 		{"/reach/bank/pay", 404, []string{"namespace &#34;bank&#34; has no pods"}},
 		{"/reach?row=0", 400, []string{"parameter &#34;row&#34;: &#34;0&#34;: give a number from 1"}},
 		{"/reach?find=a", 400, []string{"parameter &#34;find&#34;: this page has rows, columns"}},
@@ -223,7 +223,7 @@ func waitFor(t *testing.T, ok func() bool) {
 	}
 }
 
-// What takes long is computed once for a cluster, beside the requests, and again for the next cluster.
+// Slow parts are computed once for a cluster, in the background, and again for the next cluster.
 func TestInexact(t *testing.T) {
 	now, calls := readShop(t), make(chan *Cluster, 10)
 	proceed := make(chan error)

@@ -124,7 +124,7 @@ func join[T fmt.Stringer](all []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// inexact holds what nodes do not enforce exactly. To compute it takes long, so that it happens beside the requests.
+// inexact holds what nodes do not enforce exactly. It is computed in the background, because that takes long.
 type inexact struct {
 	mutex   sync.Mutex
 	running bool

@@ -229,7 +229,7 @@ type listed[T any] struct {
 	params
 	slice[T]
 	Find string
-	// Note says what the list does not know.
+	// Note names what is missing in the list.
 	Note string
 }
 
@@ -247,7 +247,7 @@ func (h *Handler) nodes(r *http.Request) (*document, error) {
 	if err != nil {
 		return nil, badRequest(err)
 	}
-	note := "What agents report is not known here: these are the Node objects only."
+	note := "Reports of agents are not available: this list has the Node objects only."
 	var agents map[string]Agent
 	if h.config.Agents != nil {
 		note = ""
@@ -267,7 +267,7 @@ func (h *Handler) notExact(r *http.Request) (*document, error) {
 	l := &listed[lint.Construct]{params: p, Find: p.find, slice: cut[lint.Construct](nil, 1, inexactRows)}
 	d := &document{Template: "inexact", Title: "Not enforced exactly", Body: l}
 	if h.config.Inexact == nil {
-		l.Note = "It is not known here what nodes do not enforce exactly."
+		l.Note = "Reports about enforcement are not available."
 		return d, nil
 	}
 	c := h.config.Cluster()

@@ -45,7 +45,7 @@ func (e *Evaluator) peerMiss(p model.Peer, q question) string {
 		case q.remote.unknown:
 			return fmt.Sprintf("%s is in a pod range, but its pod is not known", q.remote.addr)
 		case q.remote.pod == nil:
-			return fmt.Sprintf("%s is no pod's address", q.remote.addr)
+			return fmt.Sprintf("%s is not the address of a pod", q.remote.addr)
 		}
 		return strings.Join(e.selectorMisses(p.Pods, q.remote.pod), ", ")
 	case model.PeerBlock:
@@ -59,7 +59,7 @@ func (e *Evaluator) peerMiss(p model.Peer, q question) string {
 		}
 	case model.PeerNodes:
 		if q.remote.pod != nil || q.remote.node == nil {
-			return fmt.Sprintf("%s is no node's address", q.remote.addr)
+			return fmt.Sprintf("%s is not the address of a node", q.remote.addr)
 		}
 		return strings.Join(misses("node "+q.remote.node.Name, p.Nodes, q.remote.node.Labels), ", ")
 	}
@@ -127,7 +127,7 @@ func (q question) meaning(m model.PortMatch) string {
 		destination = q.remote.pod
 	}
 	if destination == nil {
-		return fmt.Sprintf("%s is no known pod and has no port names", q.remote.addr)
+		return fmt.Sprintf("%s is not a known pod and has no port names", q.remote.addr)
 	}
 	var found []string
 	for _, p := range destination.Resolve(m.Name, m.Protocol) {

@@ -22,7 +22,7 @@ import (
 const (
 	// maxLast bounds the flows of a request for the newest ones: the relay holds them in memory.
 	maxLast = 65536
-	// unlimited is from where on a number of flows is none.
+	// unlimited is the number of flows from which on a request has no limit.
 	unlimited = 1 << 32
 	// stall is how long a node may send nothing while others wait for its next kept flow.
 	stall = 10 * time.Second
@@ -114,7 +114,7 @@ func open(ctx context.Context, n *node, view *redact.View) *source {
 	return s
 }
 
-// advance reads the next flow of a node into head, nil at the end. It sends what is no flow.
+// advance reads the next flow of a node into head, nil at the end. It sends answers that are not flows.
 func (s *source) advance(ctx context.Context, send func(*observer.GetFlowsResponse) error) error {
 	s.head = nil
 	timer := time.NewTimer(stall)

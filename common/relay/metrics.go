@@ -85,10 +85,10 @@ func (m *metrics) sent(a *observer.GetFlowsResponse) {
 	}
 }
 
-// health is what probes ask about.
+// health is the state that probes read.
 type health struct {
 	mutex sync.Mutex
-	// connected and known are the numbers of nodes at the last look.
+	// connected and known are the numbers of nodes at the last check.
 	connected, known int
 	stopping         bool
 }

@@ -66,7 +66,7 @@ type answer struct {
 	err    error
 }
 
-// statuses reads the status of all nodes side by side.
+// statuses reads the status of all nodes concurrently.
 func (r *Relay) statuses(ctx context.Context) []answer {
 	nodes := r.pool.list()
 	all := make([]answer, len(nodes))

@@ -60,7 +60,7 @@ func run(args []string) error {
 	return archive(*out, image, words(*names)...)
 }
 
-// path is what programs in a container find commands by.
+// path is the PATH of the processes in a container.
 const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func words(list string) []string {
@@ -122,7 +122,7 @@ func productImage(bin, version string, p v1.Platform) (v1.Image, error) {
 	}
 	commands := []string{"isthmus-agent", "isthmus-cni", "isthmusctl"}
 	if p.OS == "linux" {
-		commands = append(commands, "isthmus-controller", "isthmus-relay") // Windows nodes need none of their own
+		commands = append(commands, "isthmus-controller", "isthmus-relay") // the controller and the relay run on Linux nodes only
 	}
 	var files []file
 	for _, command := range commands {

@@ -28,7 +28,7 @@ func packChart(s source, version, out string) (string, error) {
 			return err
 		}
 		if !d.Type().IsRegular() {
-			return fmt.Errorf("%s/%s is no plain file", dir, path)
+			return fmt.Errorf("%s/%s is not a plain file", dir, path)
 		}
 		content, err := os.ReadFile(filepath.Join(s.dir, dir, filepath.FromSlash(path)))
 		files[path] = entry{content: content}

@@ -203,7 +203,7 @@ func (r *release) makeImages(ctx context.Context, bin string) error {
 	list := "isthmus-" + r.version + "-images.txt"
 	var lines strings.Builder
 	for line := range strings.Lines(digests) {
-		// The archives of single platforms are no part of a release.
+		// The archives of single platforms are not a part of a release.
 		file, rest, _ := strings.Cut(line, " ")
 		platform := strings.TrimSuffix(strings.TrimPrefix(file, "isthmus-"), ".tar")
 		fmt.Fprintf(&lines, "%s %s", platform, rest)

@@ -45,7 +45,7 @@ var signatures = []signature{
 	{name: "Weave Net", remedy: "start weave-net with EXPECT_NPC=0 and without weave-npc", chains: []string{"WEAVE-NPC"}},
 }
 
-// Find returns the engines that the objects show, each once, in a fixed order.
+// Find returns the engines that own some of the objects, each once, in a fixed order.
 func Find(o Objects) []Engine {
 	var found []Engine
 	for _, s := range signatures {

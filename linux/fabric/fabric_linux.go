@@ -248,7 +248,7 @@ func (f *Fabric) Repair(context.Context) error {
 }
 
 // Cleanup removes the fabric from this node. Forwarding stays on, because other software may
-// depend on it by now.
+// depend on it.
 func Cleanup() error {
 	c := &changes{foreign: make(map[netip.Prefix]bool)}
 	c.nat(nil)

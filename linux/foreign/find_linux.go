@@ -32,26 +32,26 @@ type HostEnd struct {
 	HostMAC net.HardwareAddr `json:"hostMac"`
 	// Addresses are those of the pod.
 	Addresses []netip.Addr `json:"addresses"`
-	// Return says that the interface is on its way back to the bridge, by which its packets may arrive already.
+	// Return is set while the interface moves back to the bridge. Its packets may already arrive by the bridge.
 	Return Return `json:"return,omitempty"`
 	Up     bool   `json:"-"`
 	MTU    int    `json:"-"`
 }
 
-// Return is the stage of an interface on its way back to a bridge.
+// Return is the stage of an interface that moves back to a bridge.
 type Return string
 
 // The stages.
 const (
-	// ReturnAsked is written by isthmusctl migrate rollback, while no agent runs.
-	ReturnAsked Return = "asked"
+	// ReturnRequested is written by isthmusctl migrate rollback, while no agent runs.
+	ReturnRequested Return = "asked"
 	// ReturnReady is written by the agent once its programs accept the packets of the pod from the bridge, too.
 	ReturnReady Return = "ready"
 )
 
-func (r Return) valid() bool { return r == "" || r == ReturnAsked || r == ReturnReady }
+func (r Return) valid() bool { return r == "" || r == ReturnRequested || r == ReturnReady }
 
-// Returning returns the host end as it will be, if it is on its way back to the bridge of was. Both describe the
+// Returning returns the host end as it will be, if was shows that it moves back to a bridge. Both describe the
 // same interface.
 func (e HostEnd) Returning(was HostEnd) HostEnd {
 	if was.Return != "" && e.Bridge == 0 && e.Index == was.Index && e.PeerIndex == was.PeerIndex {

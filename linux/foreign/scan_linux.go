@@ -122,7 +122,7 @@ func (r *reader) peer(a *netlink.LinkAttrs) (netlink.Link, error) {
 	}
 	pod, err := netlink.LinkDeserialize(nil, msgs[0])
 	if err == nil && (pod.Type() != "veth" || pod.Attrs().ParentIndex != a.Index) {
-		err = unix.ENODEV // the kernel sees another pair by now
+		err = unix.ENODEV // another pair has the index now
 	}
 	return pod, err
 }

@@ -20,7 +20,7 @@ import (
 const RouteProtocol netlink.RouteProtocol = 73
 
 // Configure sets the addresses, routes and neighbours of both ends of a pair, and sets them up,
-// the pod's end last. It leaves the pod's end of a pair alone that another CNI plugin made.
+// the pod's end last. If another CNI plugin made the pair, it does not change the pod's end.
 func Configure(s PairSpec, p Pair) error {
 	if err := ConfigureHost(s, p); err != nil || s.Taken != nil {
 		return err

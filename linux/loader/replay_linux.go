@@ -230,7 +230,7 @@ func (r *Replayer) each6(f func(uint32, *bpfobj.PodConnEntry6) error) error {
 	return eachFlow[bpfobj.PodConnKey6](r.d.objects.ConnIndex6, r.d.objects.Conns6, f)
 }
 
-// eachFlow calls f for the entry of every flow. It asks the index, because a sandbox has few flows in a large array.
+// eachFlow calls f for the entry of every flow. It reads the index, because a sandbox has few flows in a large array.
 func eachFlow[K, E any](index, conns *ebpf.Map, f func(uint32, *E) error) error {
 	var at []uint32
 	if err := ReadMap(index, func(_ K, v bpfobj.PodConnIndex) { at = append(at, v.Index) }); err != nil {
@@ -248,7 +248,7 @@ func eachFlow[K, E any](index, conns *ebpf.Map, f func(uint32, *E) error) error 
 	return nil
 }
 
-// Unhint removes the hints of all flows, so that the next lookup of each asks the index.
+// Unhint removes the hints of all flows, so that the next lookup of each uses the index.
 func (r *Replayer) Unhint() error {
 	for _, m := range []*ebpf.Map{r.d.objects.ConnHints4, r.d.objects.ConnHints6} {
 		keys, values := make([]uint32, m.MaxEntries()), make([]uint32, m.MaxEntries())

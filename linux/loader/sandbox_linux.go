@@ -102,7 +102,7 @@ func (d *DataPath) RunFrom(e bpfobj.PodEndpoint, dir model.Direction, device int
 	if err != nil || fate != toStack || dir == model.Ingress {
 		return fate != dropped, err
 	}
-	return d.behind(after.Mark, frame)
+	return d.afterDNAT(after.Mark, frame)
 }
 
 // RunOn is Run for the interface of an endpoint that was put before. Several goroutines may
@@ -110,7 +110,7 @@ func (d *DataPath) RunFrom(e bpfobj.PodEndpoint, dir model.Direction, device int
 func (d *DataPath) RunOn(ifindex int, dir model.Direction, frame []byte) error {
 	fate, after, err := d.run(ifindex, dir, SandboxUplink, frame)
 	if err == nil && fate == toStack && dir == model.Egress {
-		_, err = d.behindFrom(ifindex, after.Mark, frame)
+		_, err = d.afterDNATFrom(ifindex, after.Mark, frame)
 	}
 	return err
 }
@@ -124,7 +124,7 @@ const (
 
 // run sends a frame through the program of an interface.
 func (d *DataPath) run(ifindex int, dir model.Direction, device int, frame []byte) (fate int, after skb, err error) {
-	context := before(dir, device)
+	context := newSKB(dir, device)
 	context.Ifindex = uint32(ifindex)
 	code, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: context, ContextOut: &after})
 	if err != nil {
@@ -151,9 +151,9 @@ type skb struct {
 	_                  [192 - 44]byte
 }
 
-// before returns the context of a packet at the start of a program. A packet to the pod arrives
+// newSKB returns the context of a packet at the start of a program. A packet to the pod arrives
 // by a device.
-func before(dir model.Direction, device int) (c skb) {
+func newSKB(dir model.Direction, device int) (c skb) {
 	if dir == model.Ingress {
 		c.IngressIfindex = uint32(device)
 	}
@@ -163,19 +163,19 @@ func before(dir model.Direction, device int) (c skb) {
 // Repeat runs a frame through the program many times, for the endpoint of the last Run or
 // PutEndpoint. The counters hold the verdicts.
 func (d *DataPath) Repeat(dir model.Direction, frame []byte, times int) error {
-	_, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: before(dir, SandboxUplink), Repeat: uint32(times)})
+	_, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: newSKB(dir, SandboxUplink), Repeat: uint32(times)})
 	if err != nil {
 		return fmt.Errorf("run program: %w", err)
 	}
 	return nil
 }
 
-// behind runs the filter of the netfilter hook FORWARD, which decides after DNAT.
-func (d *DataPath) behind(mark uint32, frame []byte) (bool, error) {
-	return d.behindFrom(SandboxInterface, mark, frame)
+// afterDNAT runs the filter of the netfilter hook FORWARD, which decides after DNAT.
+func (d *DataPath) afterDNAT(mark uint32, frame []byte) (bool, error) {
+	return d.afterDNATFrom(SandboxInterface, mark, frame)
 }
 
-func (d *DataPath) behindFrom(ifindex int, mark uint32, frame []byte) (bool, error) {
+func (d *DataPath) afterDNATFrom(ifindex int, mark uint32, frame []byte) (bool, error) {
 	if err := d.loadFilters(); err != nil {
 		return false, err
 	}

@@ -21,7 +21,7 @@ type Flow struct {
 	To   netip.AddrPort `json:"to"`
 	// State is opening, established or closing.
 	State string `json:"state"`
-	// Next says what the next packet meets: see the constants.
+	// Next is the outcome of the next packet: see the constants.
 	Next string `json:"next"`
 	// Why names the ends that policy authorised.
 	Why []string `json:"why"`
@@ -36,7 +36,7 @@ type Flow struct {
 	Client  string `json:"client,omitempty"`
 }
 
-// What the next packet of a flow meets.
+// The outcomes of the next packet of a flow.
 const (
 	NextPasses  = "passes"        // each local end is authorised under its present policy
 	NextDecided = "decided again" // policy changed, or an end has no verdict yet
@@ -146,7 +146,7 @@ func path(f bpfobj.PodConnFlag) []string {
 		{bpfobj.PodConnFlagCONN_REMOTE, "other node, fast path"},
 		{bpfobj.PodConnFlagCONN_TRANSLATED, "DNAT"},
 		{bpfobj.PodConnFlagCONN_MASQUERADED, "masqueraded client"},
-		{bpfobj.PodConnFlagCONN_OUTSIDE, "remote end is no pod"},
+		{bpfobj.PodConnFlagCONN_OUTSIDE, "remote end is not a pod"},
 	} {
 		if f&x.flag != 0 {
 			words = append(words, x.word)

@@ -222,7 +222,7 @@ func TestFlowsTranslated(t *testing.T) {
 	six.Value.FlowFlags, six.Value.Client = uint32(bpfobj.PodConnFlagCONN_MASQUERADED), netip.MustParseAddr("2001:db8::9").As16()
 	m.Conns = []Conn{c, six}
 	got := m.Flows(900, 250)
-	if len(got) != 2 || got[0].Idle != 0 || got[0].Backend != "10.244.2.2:8443" || got[0].Next != NextPasses || !slices.Equal(got[0].Path, []string{"DNAT", "remote end is no pod"}) {
+	if len(got) != 2 || got[0].Idle != 0 || got[0].Backend != "10.244.2.2:8443" || got[0].Next != NextPasses || !slices.Equal(got[0].Path, []string{"DNAT", "remote end is not a pod"}) {
 		t.Errorf("%+v", got)
 	}
 	if len(got) == 2 && (got[1].Client != "2001:db8::9" || got[1].From != six.Ends[0] || got[1].Next != NextPasses) {

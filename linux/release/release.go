@@ -26,8 +26,8 @@ func (v Version) Supported() bool {
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
-// Check returns an error for a kernel that is not supported, by its release. A release that cannot be read is no error,
-// because the kernel's verifier has the last word.
+// Check returns an error for a kernel that is not supported, by its release. A release that cannot be parsed is not an
+// error, because the kernel's verifier has the last word.
 func Check(release string) error {
 	if v, err := Parse(release); err == nil && !v.Supported() {
 		return fmt.Errorf("kernel %s is older than %s, the oldest that Isthmus runs on: boot a newer kernel on this node", release, Least)

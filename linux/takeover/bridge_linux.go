@@ -18,8 +18,8 @@ import (
 )
 
 // A bridge drops the packets of a port for some milliseconds while the port joins or leaves. Programs on the
-// ingress hook see a packet before the bridge does. So for that time a program behind those of the pod takes
-// its packets past the bridge, as if they had arrived by it.
+// ingress hook see a packet before the bridge does. So during that time a program after those of the pod
+// redirects its packets to the bridge's own interface.
 
 // byIndex returns a link that only has an index.
 func byIndex(index int) netlink.Link {
@@ -32,7 +32,7 @@ func (h *Host) leave(p *Plan, pod *Pod, port netlink.Link) error {
 		return nil
 	}
 	if port.Attrs().MasterIndex != p.Bridge.Index {
-		return fmt.Errorf("interface %s is a port of another bridge by now", pod.Port)
+		return fmt.Errorf("interface %s is a port of another bridge now", pod.Port)
 	}
 	end, err := pass(pod.Index, p.Bridge.Index)
 	if err != nil {
@@ -75,8 +75,8 @@ func (h *Host) setMAC(port netlink.Link, text string) error {
 	return nil
 }
 
-// pass takes what an interface receives to the bridge's own interface, until end is called or this process ends.
-// A qdisc would do the same, but the kernel drops packets to the pod while it adds one.
+// pass redirects what an interface receives to the bridge's own interface, until end is called or this process
+// ends. A qdisc would do the same, but the kernel drops packets to the pod while it adds one.
 func pass(index, bridge int) (end func(), err error) {
 	const ingress = 1 // BPF_F_INGRESS
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "past_bridge", Type: ebpf.SchedCLS, Instructions: asm.Instructions{

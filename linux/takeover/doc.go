@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package takeover plans how a node whose pods hang on the bridge of another CNI plugin comes to mode full
-// without restarting pods. Inspect reads the node, Make turns that into a Plan: steps in the order in which
-// no packet is lost and no packet passes without policy, or the reasons against it. A Plan is a value
-// without functions, so that it can be shown and stored.
+// Package takeover moves the pods of a node from the bridge of another CNI plugin to mode full, without
+// restarting them. Inspect reads the node. Make turns the result into a Plan, or into the reasons against
+// one. The steps of a Plan are in an order that loses no packet and lets none pass without policy. A Plan
+// is a value without functions, so that it can be shown and stored.
 //
-// It does not decide policy, and changes nothing.
+// A Progress does the steps, reverses them after a failure, and survives a restart. Only Host changes the node. The
+// package does not decide policy.
 package takeover

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// The networks that can be left.
+// The networks from which nodes can be migrated.
 const (
 	FromBridge  = "bridge"
 	FromFlannel = "flannel"
@@ -210,7 +210,7 @@ func (n *Network) flannel(p plugin) error {
 		delegate = *p.Delegate
 	}
 	if delegate.Type != "" && delegate.Type != FromBridge {
-		return fmt.Errorf("delegate %q: only the bridge plugin can be left", delegate.Type)
+		return fmt.Errorf("delegate %q: only the bridge plugin can be migrated", delegate.Type)
 	}
 	if delegate.IPAM.Type == "" {
 		delegate.IPAM = p.IPAM

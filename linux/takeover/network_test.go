@@ -82,7 +82,7 @@ func TestLeases(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := ReadLeases(filepath.Join(dir, "missing")); err == nil {
-		t.Error("a missing directory is no error")
+		t.Error("a missing directory is accepted")
 	}
 }
 

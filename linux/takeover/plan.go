@@ -60,7 +60,7 @@ func (p *planner) checkNode() {
 	}
 	for _, a := range n.Bridge.Addresses {
 		if !inside(n.Network.Ranges, a.Addr()) {
-			p.refuse("address %s of bridge %s is not in the node's ranges %s: the network has other ranges by now", a.Addr(), n.Bridge.Name, joinPrefixes(n.Network.Ranges))
+			p.refuse("address %s of bridge %s is not in the node's ranges %s: the network has other ranges now", a.Addr(), n.Bridge.Name, joinPrefixes(n.Network.Ranges))
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (h *Host) Leave(p *Plan, stateDir string) error {
 			continue
 		}
 		end := foreign.HostEnd{Name: pod.Port, Index: pod.Index, PeerIndex: pod.PeerIndex, PodMAC: podMAC, Bridge: p.Bridge.Index, HostMAC: mac,
-			Addresses: pod.Was.IPs, Return: foreign.ReturnAsked}
+			Addresses: pod.Was.IPs, Return: foreign.ReturnRequested}
 		if err := registry.Put(pod.Was.ID(), end); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (h *Host) Leave(p *Plan, stateDir string) error {
 	return errors.Join(link.DropNodeClassifiers(nil), fabric.Cleanup(), hostport.Remove())
 }
 
-// Awaits returns an interface whose pod the agent of mode policy does not have yet; "" if it has all.
+// Awaits returns an interface whose pod the agent of mode policy has not attached yet; "" if it has attached all.
 func (h *Host) Awaits(p *Plan, stateDir string) (name string, err error) {
 	registry, err := foreign.Read(stateDir)
 	if err != nil {
@@ -71,7 +71,7 @@ func (h *Host) Awaits(p *Plan, stateDir string) (name string, err error) {
 		if err != nil {
 			return "", err
 		}
-		if end, ok := registry.Get(pod.Was.ID()); port != nil && ok && end.Return == foreign.ReturnAsked {
+		if end, ok := registry.Get(pod.Was.ID()); port != nil && ok && end.Return == foreign.ReturnRequested {
 			return pod.Port, nil
 		}
 	}

@@ -74,7 +74,7 @@ func neighbour(index int, ip netip.Addr, mac net.HardwareAddr, state int) *netli
 	return &netlink.Neigh{LinkIndex: index, Family: family, State: state, IP: ip.AsSlice(), HardwareAddr: mac}
 }
 
-// byGateway lets a pod send everything to its gateway, whose MAC it knows for good.
+// byGateway routes all packets of a pod to its gateway, by a permanent neighbour entry.
 func (h *Host) byGateway(p *Plan, pod *Pod) error {
 	return h.inPod(p, pod, func(in *netlink.Handle, mac net.HardwareAddr, own netip.Prefix, gateway netip.Addr) error {
 		if err := in.NeighSet(neighbour(pod.PeerIndex, gateway, mac, netlink.NUD_PERMANENT)); err != nil {

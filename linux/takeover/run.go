@@ -26,7 +26,7 @@ type Progress struct {
 	Back bool `json:"back,omitempty"`
 	// Ran is true once all steps were done, so that an agent of mode full may have run.
 	Ran bool `json:"ran,omitempty"`
-	// Given is true once the agent of mode policy may have the pods back.
+	// Given is true once the agent of mode policy may attach the pods again.
 	Given bool `json:"given,omitempty"`
 	// Done is the number of completed steps. The next one may be done in part.
 	Done int  `json:"done"`
@@ -84,13 +84,13 @@ func (p *Plan) Boundary() int {
 	return 0
 }
 
-// NeedsAgent reports whether an agent of mode policy must have the pods back before they move to the bridge.
+// NeedsAgent reports whether an agent of mode policy must attach the pods again before they move to the bridge.
 func (p *Progress) NeedsAgent() bool { return p.Ran && !p.Given }
 
-// Returning reports whether it may have them.
+// Returning reports whether the agent of mode policy may attach the pods.
 func (p *Progress) Returning() bool { return p.Given }
 
-// Return records that it may.
+// Return records that the agent of mode policy may attach the pods.
 func (p *Progress) Return(save Journal) error {
 	p.Given = true
 	return save(p)

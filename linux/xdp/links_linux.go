@@ -112,7 +112,7 @@ func (f *Filter) Detach(name string) error {
 	return errors.Join(err, f.pins.Drop(filepath.Join(f.links, name)))
 }
 
-// Detach detaches the program from a device without an open Filter. A missing program is no
+// Detach detaches the program from a device without an open Filter. A missing program is not an
 // error.
 func Detach(links, name string) error {
 	path := filepath.Join(links, name)

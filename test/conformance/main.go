@@ -30,16 +30,16 @@ const (
 	exitFailed // the checks could not run
 )
 
-const usage = `isthmus-conformance asks the HNS of this node what Isthmus assumes of it and
+const usage = `isthmus-conformance checks what Isthmus assumes about HNS on this node and
 writes report.txt and report.json, to be sent back. Stop isthmus-agent first.
 
   isthmus-conformance --network isthmus --address 10.1.2.200 [--pods GUID,GUID] [--out DIR]
   isthmus-conformance --table DIR
 
-The second form asks nothing. It prints the reports below a directory as tables.
+The second form checks nothing. It prints the reports below a directory as tables.
 
 Exit codes: 0 everything as assumed, 1 something is not, 2 wrong usage,
-3 the questions could not be asked.
+3 the checks could not run.
 
 `
 
@@ -71,7 +71,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	f.StringVar(&o.network, "network", "isthmus", "name of an l2bridge or overlay network of HNS")
 	f.StringVar(&address, "address", "", "an unused IPv4 address of the network, for the endpoint that is written to")
-	f.StringVar(&pods, "pods", "", "GUIDs of the HCN namespaces of two running pods on the network, for questions that need packets; their policies are changed meanwhile")
+	f.StringVar(&pods, "pods", "", "GUIDs of the HCN namespaces of two running pods on the network, for checks that need packets; their policies are changed meanwhile")
 	f.StringVar(&o.out, "out", ".", "directory for report.txt and report.json")
 	f.DurationVar(&o.sending, "packet-time", 30*time.Minute, "with --pods: send packets of the corpus for at most this long; 0 for none")
 	f.StringVar(&o.table, "table", "", "print the reports in the directories below this one as Markdown, and end")

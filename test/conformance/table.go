@@ -73,7 +73,7 @@ func readHost(path string) (h host, err error) {
 		return h, err
 	}
 	if h.Windows == "" || h.Windows == wineName || len(h.Answers) == 0 {
-		return h, fmt.Errorf("%s: this is no report of Windows (Windows %q, %d answers): remove it", path, h.Windows, len(h.Answers))
+		return h, fmt.Errorf("%s: this is not a report of Windows (Windows %q, %d answers): remove it", path, h.Windows, len(h.Answers))
 	}
 	err = readReport(filepath.Join(filepath.Dir(path), "smoke.json"), &h.smoke)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ func readReport(path string, to any) error {
 		return err
 	}
 	if len(text) > maxReport {
-		return fmt.Errorf("%s is larger than %d bytes: this is no report", path, maxReport)
+		return fmt.Errorf("%s is larger than %d bytes: this is not a report", path, maxReport)
 	}
 	if err := json.Unmarshal(text, to); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -74,7 +74,7 @@ func translate(list []hns.ACL, sets map[string][]netip.Addr, m mask, side int) (
 		if name, ok := names[a.LocalAddresses]; ok {
 			a.LocalAddresses = name
 		} else if a.LocalAddresses != "" {
-			return translated{}, fmt.Errorf("local addresses %q are no set", a.LocalAddresses)
+			return translated{}, fmt.Errorf("local addresses %q are not a set", a.LocalAddresses)
 		}
 		if name, ok := names[a.RemoteAddresses]; ok {
 			a.RemoteAddresses = name

@@ -238,7 +238,7 @@ func startPrometheus(ctx context.Context, t *testing.T, program string, c *clust
 	}
 }
 
-// ask returns the number of series of a query that have a value. A quantile of nothing is no value.
+// ask returns the number of series of a query that have a value. A quantile of nothing is not a value.
 func (p prometheus) ask(ctx context.Context, expr string) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/api/v1/query?query="+url.QueryEscape(expr), nil)
 	if err != nil {

@@ -142,7 +142,7 @@ func (c *campaign) tryOne(ctx context.Context, m *mutant, r command, overlay, bi
 	case got == failed, got == outcome(m.ends):
 		return killed, ""
 	}
-	return broken, fmt.Sprintf("%s %s, which is no assertion: %s", r, got, lastLines(out))
+	return broken, fmt.Sprintf("%s %s, which is not an assertion: %s", r, got, lastLines(out))
 }
 
 func (c *campaign) runTest(ctx context.Context, overlay, binary string, r command) (outcome, string) {

@@ -43,7 +43,7 @@ func TestLists(t *testing.T) {
 	t.Logf("mutants=%d %v", len(all), areas)
 }
 
-// missing returns the names in a command's pattern that are no test of its package.
+// missing returns the names in a command's pattern that are not tests of its package.
 func missing(t *testing.T, root fs.FS, c command) (names []string) {
 	t.Helper()
 	files, err := fs.Glob(root, path.Join(c.pkg, "*_test.go"))

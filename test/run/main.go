@@ -96,7 +96,7 @@ func (s step) list() ([]string, error) {
 		n := len(listed)
 		listed = slices.DeleteFunc(listed, func(p string) bool { return strings.HasSuffix(p, "/"+e) })
 		if len(listed) == n {
-			return nil, fmt.Errorf("suites.go excludes %s, which is no package: remove or rename it there", e)
+			return nil, fmt.Errorf("suites.go excludes %s, which is not a package: remove or rename it there", e)
 		}
 	}
 	return listed, nil

@@ -58,7 +58,7 @@ func life(t *testing.T, m *Machine, dir manifests) {
 	wrong := web
 	wrong.DNS = &DNS{Servers: []string{"x"}}
 	_, err := m.Add(ctx, wrong)
-	refused(t, "ADD with a DNS server that is no address", err, `"dns": ["x"] is not valid`)
+	refused(t, "ADD with a DNS server that is not an address", err, `"dns": ["x"] is not valid`)
 	web.DNS = &DNS{Servers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"}}
 	first, err := m.Add(ctx, web)
 	counted(t, "ADD", err)

@@ -64,7 +64,7 @@ func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, s
 				row := &model.Row{} // denies
 				switch {
 				case !known || table == nil:
-				case c.letIn(d, remote):
+				case c.admitsNode(d, remote):
 					row = nil
 				default:
 					if r := table.Sides[d].Row(c.class(remote)); r != nil {
@@ -85,8 +85,8 @@ func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, s
 	return nil
 }
 
-// letIn reports whether Options list the address as one of the node's.
-func (c *checker) letIn(d model.Direction, a netip.Addr) bool {
+// admitsNode reports whether Options list the address as one of the node's.
+func (c *checker) admitsNode(d model.Direction, a netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(c.families[version(a)].node, a, netip.Addr.Compare)
 	return d == model.Ingress && found
 }

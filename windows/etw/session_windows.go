@@ -34,8 +34,8 @@ const (
 	flushSeconds         = 1
 )
 
-// askLost is the interval of asking Windows for lost events.
-const askLost = time.Second
+// pollLost is the interval of reading the number of lost events from Windows.
+const pollLost = time.Second
 
 // Session is a Source: a real-time session of ETW. Windows keeps a session of a process that has ended; Read replaces
 // one of the same name.
@@ -137,7 +137,7 @@ func newProperties() *traceProperties {
 	return p
 }
 
-// stop ends the session of a name. It is no error if there is none.
+// stop ends the session of a name. A missing session is not an error.
 func stop(name *uint16) error {
 	err := code(controlTrace, 0, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(newProperties())), controlStop)
 	if errors.Is(err, windows.ERROR_WMI_INSTANCE_NOT_FOUND) {
@@ -146,7 +146,7 @@ func stop(name *uint16) error {
 	return err
 }
 
-// Stop ends the session of a name, which a process may have left. It is no error if there is none.
+// Stop ends the session of a name, which a process may have left. A missing session is not an error.
 func Stop(name string) error {
 	if err := load(); err != nil {
 		return err
@@ -226,9 +226,10 @@ func (r *reader) process(ctx context.Context, f func([]Event)) error {
 	return errors.Join(err, r.failed)
 }
 
-// wait asks for lost events until the session ends. It ends it when the context is done, and after a flood.
+// wait reads the number of lost events until the session ends. It ends it when the context is done, and after a
+// flood.
 func (r *reader) wait(ctx context.Context, ended <-chan error) error {
-	ticker := time.NewTicker(askLost)
+	ticker := time.NewTicker(pollLost)
 	defer ticker.Stop()
 	for {
 		select {

@@ -68,7 +68,7 @@ func New(cfg Config, client HNS, host dataplane.Host) *Fabric {
 func (f *Fabric) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	f.due = nil
 	if err := f.applyRoutes(ctx, f.network, s); err != nil {
-		f.host.Log.Warn("write routes to other nodes; retrying", "err", err)
+		f.host.Log.Warn("write routes to other nodes; retrying", "error", err)
 		f.due = s
 	}
 	return nil, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // The provider, as recorded on Windows Server 2022 and 2025. Its rule events have keyword 4 and level 4
-// (informational), as have events about every packet, which a Session does not ask for.
+// (informational), as have events about every packet, which a Session filters out.
 const (
 	Provider        = "{9F2660EA-CFE7-428F-9850-AECA612619B0}" // Microsoft-Windows-Hyper-V-VfpExt
 	keyword  uint64 = 4

@@ -70,7 +70,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	}
 	b.deny = denylist.New(b.options.Node, b.options.NoIPv6)
 	if b.registry, err = openRegistry(c.File); err != nil {
-		log.Error("endpoints of other plugins are found again", "err", err)
+		log.Error("endpoints of other plugins are found again", "error", err)
 	}
 	return b, nil
 }

@@ -103,7 +103,7 @@ func locate(all []found, e entry) *found {
 	for i := range all {
 		if f := &all[i]; hns.SameID(f.HostComputeNamespace, e.NetNS) && f.has(e.IPs) {
 			if match != nil {
-				return nil // two are no proof
+				return nil // ambiguous
 			}
 			match = f
 		}

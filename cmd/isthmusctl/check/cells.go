@@ -9,8 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 )
 
-// encode computes the map entries of a State from nothing, as a new node does. It works for
-// both operating systems.
+// encode computes the map entries of a State on a new node. It works for both operating
+// systems.
 func encode(s *model.Snapshot, state *model.State, reported []model.Unsupported) (*cells.Node, error) {
 	maps, err := mapsim.Encode(state)
 	if err != nil {

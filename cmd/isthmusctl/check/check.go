@@ -29,12 +29,13 @@ Each engine decides every query:
   tables    the compiled tables
   maps      the entries of the BPF maps that hold the tables
   program   the BPF programs themselves, run by the kernel; needs root on Linux
-acl       the HNS ACLs for every version of HNS, under every possible meaning
+  acl       the HNS ACLs for every version of HNS, under every possible meaning
             of what HNS leaves undocumented
 
 The command prints each query with an unexpected verdict, the verdict of each
-engine, and the rule that decided. The last line has the totals. -o junit writes an XML report, -o json and yaml one for programs, and -o github
-annotates the lines of the queries; the totals then go to stderr.
+engine, and the rule that decided. The last line has the totals. -o junit
+writes an XML report, -o json and -o yaml write a report for programs, and
+-o github annotates the lines of the queries. The totals then go to stderr.
 
 Exit status: 0 if every query passes, 1 if one fails or an engine was not run,
 2 if the command line or a file is invalid, or there are no queries.`

@@ -25,8 +25,8 @@ import (
 
 const verifyHelp = `Compare every representation of the policies of a cluster: the reference
 evaluator, the compiled tables, the entries of the BPF maps that hold them, and
-the HNS ACLs for every version of HNS, under every possible meaning of what HNS
-leaves undocumented.
+the HNS ACLs. ACLs are compared for every version of HNS, and for every possible
+meaning of what HNS leaves undocumented.
 
 Documents with errors are skipped, and the exit status is then 2. If a directory
 has no pods for a policy, the command adds placeholder pods. Every pod counts as

@@ -149,7 +149,7 @@ func similarFlag(c *cobra.Command, err error) string {
 	return ""
 }
 
-// NoArgs rejects arguments that are no flags.
+// NoArgs rejects arguments that are not flags.
 func NoArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return Usagef("unexpected argument %q: %ssee %s --help", args[0], similar(c, args[0]), c.CommandPath())

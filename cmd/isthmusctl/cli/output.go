@@ -75,7 +75,7 @@ func EncodeKind(out io.Writer, form, kind string, value any) error {
 	}
 	fields, ok := bytes.CutPrefix(text.Bytes(), []byte("{"))
 	if !ok {
-		return fmt.Errorf("encode answer: %s is no object", kind)
+		return fmt.Errorf("encode answer: %s is not an object", kind)
 	}
 	comma := ","
 	if bytes.HasPrefix(fields, []byte("}")) {

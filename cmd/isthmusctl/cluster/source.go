@@ -48,7 +48,7 @@ type Source struct {
 	AllowEmpty bool
 
 	timeout time.Duration
-	// as and groups are whom the API server takes the user for.
+	// as and groups are the user and the groups to impersonate.
 	as     string
 	groups []string
 	quiet  bool

@@ -30,7 +30,7 @@ const maxKustomization = 1 << 20
 // the directory. The error names the command that builds it. use is how the output is passed on.
 func unbuilt(dir, use string) error {
 	if _, err := os.Stat(filepath.Join(dir, chartFile)); err == nil {
-		return fmt.Errorf("%s: a Helm chart, whose templates are no manifests: use what Helm makes of it: helm template NAME %s %s", dir, quoted(dir), use)
+		return fmt.Errorf("%s: a Helm chart, whose templates are not manifests: render it first: helm template NAME %s %s", dir, quoted(dir), use)
 	}
 	for _, name := range kustomizations {
 		why, err := kustomizes(dir, name)
@@ -38,7 +38,7 @@ func unbuilt(dir, use string) error {
 			return err
 		}
 		if why != "" {
-			return fmt.Errorf("%s: kustomize changes these manifests (%s has %s): use what it makes of them: kubectl kustomize %s %s",
+			return fmt.Errorf("%s: kustomize changes these manifests (%s has %s): build them first: kubectl kustomize %s %s",
 				dir, name, why, quoted(dir), use)
 		}
 	}
@@ -139,7 +139,7 @@ func overlays(top, use string) (found []manifests.Warning) {
 		if why, err := kustomizes(dir, d.Name()); why != "" && err == nil {
 			below, _ := filepath.Rel(top, path)
 			found = append(found, manifests.Warning{File: filepath.ToSlash(below), Detail: fmt.Sprintf("kustomize changes what this names (%s), "+
-				"but it was read as it is: see what it makes of it with kubectl kustomize %s %s", why, quoted(dir), use)})
+				"but it was read as it is: for the changed manifests run kubectl kustomize %s %s", why, quoted(dir), use)})
 		}
 		return nil
 	})
@@ -162,7 +162,7 @@ func chartErrors(top, use string, errs []manifests.DocumentError) []manifests.Do
 		if !seen[chart] {
 			full := filepath.Join(top, filepath.FromSlash(chart))
 			kept = append(kept, manifests.DocumentError{File: chart,
-				Detail: fmt.Sprintf("a Helm chart, whose templates are no manifests: use what Helm makes of it: helm template NAME %s %s", quoted(full), use)})
+				Detail: fmt.Sprintf("a Helm chart, whose templates are not manifests: render it first: helm template NAME %s %s", quoted(full), use)})
 		}
 		seen[chart] = true
 	}

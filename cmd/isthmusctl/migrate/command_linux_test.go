@@ -21,7 +21,7 @@ func run(t *testing.T, args ...string) (status int, errs string) {
 	return status, err.String()
 }
 
-// A command line or a network that cannot be read is no answer: status 2 and one line with the remedy.
+// A command line or a network that cannot be read gives status 2 and one line with the remedy.
 func TestPlanRefuses(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

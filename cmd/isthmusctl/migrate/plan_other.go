@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
-// makePlan always fails: pods of other systems are not behind a Linux bridge.
+// makePlan always fails: only Linux nodes can be migrated.
 func makePlan(*options) (*takeover.Plan, []string, error) {
 	return nil, nil, cli.Usagef("this system is not Linux: drain the node, remove its network and install Isthmus")
 }

@@ -105,7 +105,7 @@ func (e env) backward(ctx context.Context, o *options) error {
 		return err
 	}
 	if p == nil {
-		fmt.Fprintln(e.Stdout, "no migration of this node is to be reversed")
+		fmt.Fprintln(e.Stdout, "this node has no migration to reverse")
 		return nil
 	}
 	if p.Returning() {

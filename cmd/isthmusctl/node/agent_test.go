@@ -169,7 +169,7 @@ func TestGolden(t *testing.T) {
 				t.Errorf("exit status %d, %q", status, errs)
 			}
 			if strings.HasSuffix(name, ".json") && !json.Valid([]byte(out)) {
-				t.Errorf("is no JSON: %s", out)
+				t.Errorf("not JSON: %s", out)
 			}
 			out = table.ReplaceAllString(stamp.ReplaceAllString(out, "TIME"), strings.Repeat("f", 32))
 			clitest.Golden(t, filepath.Join("testdata", name), out, *update)

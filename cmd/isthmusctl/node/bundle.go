@@ -26,12 +26,13 @@ func (e env) bundleCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bundle -o FILE",
 		Short: "Write what this node knows and enforces to an archive, for support",
-		Long: `Write an archive of this node: status, settings of the agent, objects of the cluster that policies use, endpoints,
-decisions that were read back from the data path, their differences from the intended ones, recent events, metrics,
-and what doctor finds. It contains names, labels and addresses, but no secrets: the agent reads none.
+		Long: `Write an archive of this node. It holds the status, the settings of the agent, the objects of the cluster that policies
+use, and the endpoints. It also holds the decisions that were read back from the data path and their differences from
+the intended ones, recent events, metrics, and the findings of doctor. It contains names, labels and addresses, but no
+secrets: the agent reads none.
 
-Every command that reads manifests also reads an archive (--manifests FILE). isthmusctl replay FILE asks about the
-decisions in it. Only root may read the file.`,
+Every command that reads manifests also reads an archive (--manifests FILE). isthmusctl replay FILE runs
+queries about the decisions in it. Only root may read the file.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if file == "" {

@@ -57,6 +57,6 @@ func TestFlowLines(t *testing.T) {
 	}
 	out.Reset()
 	if err := writeFlowJSON(&out, &notes, m); err != nil || strings.Count(out.String(), "\n") != 1 || !json.Valid(out.Bytes()) {
-		t.Errorf("%q is no line of JSON (%v)", out.String(), err)
+		t.Errorf("%q is not a line of JSON (%v)", out.String(), err)
 	}
 }

@@ -24,10 +24,10 @@ func (e env) policiesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policies",
 		Short: "List the policies that apply to pods of this node, with recent decisions",
-		Long: `List the policies that select pods of this node in the order of evaluation: how many pods each selects, whether the
-node enforces it exactly, and how many new flows it has allowed and denied according to the kept flow events.
+		Long: `List the policies that select pods of this node, in the order of evaluation. Each line shows how many pods a policy
+selects, whether the node enforces it exactly, and how many new flows it allowed and denied.
 
-Events are limited per pod, and old ones are forgotten: the numbers are lower bounds. Windows reports no flows.`,
+The numbers of flows come from the kept flow events, which are limited per pod, so they are lower bounds. Windows reports no flows.`,
 		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := cli.CheckOutput(output, "text", "json", "yaml"); err != nil {

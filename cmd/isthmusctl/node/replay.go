@@ -25,8 +25,8 @@ var passed = []string{"explain", "matrix", "lint", "compile", "diff"}
 func (e env) replayCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "replay FILE trace|verify|policies|about|explain|matrix ...",
-		Short: "Ask about a node by an archive that isthmusctl bundle wrote",
-		Long: `Ask about a node by an archive that isthmusctl bundle wrote, on any machine.
+		Short: "Run queries on an archive that isthmusctl bundle wrote",
+		Long: `Run queries about a node on an archive that isthmusctl bundle wrote, on any machine.
 
   about      who wrote it, the problems and the differences at that time
   trace      follows a flow, as isthmusctl trace does on the node

@@ -38,8 +38,8 @@ but not compared. Services that lead to other backends than before are listed wi
 If a policy differs and selects no pod of its version, the command adds placeholder pods that match its selectors to
 both. So it also compares directories that hold only policies. --placeholders=false turns that off.
 
-Exit status: 0 no verdict differs (with --only-opened: nothing opens), 1 some do, 2 the command line or a manifest is
-invalid, the API server denies access, a directory is empty, or no pod is in both.`
+Exit status: 0 no verdict differs (with --only-opened: nothing opens), 1 some do, 2 there is no answer. Reasons for 2
+are an invalid command line or manifest, an API server that denies access, an empty directory, or no pod in both.`
 
 var diffForms = []string{"text", "markdown", "json", "yaml"}
 

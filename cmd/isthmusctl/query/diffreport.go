@@ -29,9 +29,9 @@ type (
 		// OverBlocked lists where a node may deny more than the policies do.
 		OverBlocked []string `json:"over_blocked"`
 	}
-	// diffChange reports that flows from every member of From to every member of To on all
-	// of Ports changed, except for those of a pod to itself. From and To name every end. The
-	// other members also hold the ends that are no pods.
+	// diffChange reports that flows from every member of From to every member of To on all of
+	// Ports changed, except for those of a pod to itself. From and To name every end. The other
+	// members also hold the ends that are not pods.
 	diffChange struct {
 		From       []string        `json:"from"`
 		FromNodes  []nodeEndReport `json:"from_nodes,omitempty"`

@@ -8,7 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
-// Ends of flows that are no pods, in their JSON form.
+// Ends of flows that are not pods, in their JSON form.
 type (
 	// rangeReport holds the addresses of CIDR that are not in Except and that belong to no
 	// pod and no node.

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
 )
 
-// check rejects values of flags that cannot be.
+// check rejects invalid values of flags.
 func (o *lintOptions) check() error {
 	if err := cli.CheckOutput(o.output, lintForms...); err != nil {
 		return err

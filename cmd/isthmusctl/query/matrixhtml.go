@@ -97,7 +97,7 @@ func (m *matrix) htmlCell(c matrixCell) htmlCell {
 }
 
 // reason names the policy that denies a cell, for one port of it. It is empty for allowed
-// flows, and for ends that are no pods.
+// flows, and for ends that are not pods.
 func (m *matrix) reason(from, to *reach.Group, c matrixCell) string {
 	if m.reference == nil || c.itself || c.outside || c.allows() || len(from.Pods) == 0 || len(to.Pods) == 0 {
 		return ""

@@ -27,7 +27,7 @@ type (
 	matrixGroup struct {
 		Name    string   `json:"name"`
 		Members []string `json:"members"`
-		// Ranges are the members that are no pods.
+		// Ranges are the members that are not pods.
 		Ranges []rangeReport `json:"ranges,omitempty"`
 	}
 	// matrixAnswer names groups by index.

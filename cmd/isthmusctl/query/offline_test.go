@@ -66,7 +66,7 @@ func TestOfflineGolden(t *testing.T) {
 				t.Errorf("exit status %d, want %d; %s", status, c.status, errs)
 			}
 			if strings.HasSuffix(name, ".json") && !json.Valid([]byte(out)) {
-				t.Errorf("is no JSON: %s", out)
+				t.Errorf("not JSON: %s", out)
 			}
 			out = table.ReplaceAllString(out, strings.Repeat("f", 32))
 			if _, again, _ := ctl(args...); table.ReplaceAllString(again, strings.Repeat("f", 32)) != out {

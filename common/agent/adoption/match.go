@@ -29,7 +29,7 @@ func (m *matching) decide(open []*claim, interfaces []dataplane.Interface, r *Re
 				continue
 			}
 			m.taken[free[0].Handle], again = true, true
-			m.settle(c, free[0], r)
+			m.assign(c, free[0], r)
 		}
 		open = left
 	}
@@ -59,8 +59,8 @@ func (m *matching) free(c *claim) (all []*dataplane.Interface) {
 	return all
 }
 
-// settle adopts an interface for a claim, or closes it if it may belong to the next pod.
-func (m *matching) settle(c *claim, i *dataplane.Interface, r *Result) {
+// assign adopts an interface for a claim, or closes it if it may belong to the next pod.
+func (m *matching) assign(c *claim, i *dataplane.Interface, r *Result) {
 	if m.outdated(c, i) {
 		m.close(c, i, r)
 		return

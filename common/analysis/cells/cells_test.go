@@ -295,7 +295,7 @@ func TestPlanted(t *testing.T) {
 					}
 					for _, d := range result.Differences {
 						if !certain(d) {
-							t.Errorf("%s: is no difference: %s", name, d)
+							t.Errorf("%s: not a difference: %s", name, d)
 						}
 					}
 					if result.Differ > 0 {

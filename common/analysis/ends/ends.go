@@ -105,7 +105,7 @@ func SameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.
 var ErrNoPort = errors.New("give the destination port")
 
 // Port reads the port of a flow: a number, or a name that the destination pod gives to one of its ports. to is nil for
-// a destination that is no pod. Protocols without ports have none, and 0 stands for it.
+// a destination that is not a pod. Protocols without ports have none, and 0 stands for it.
 func Port(text string, p model.Protocol, to *model.Pod) (uint16, error) {
 	if !p.HasPorts() {
 		if text != "" {

@@ -55,13 +55,13 @@ type Cluster struct {
 	owners      model.Owners
 }
 
-// homeless is the node of pods that are not bound to a node (yet).
-const homeless = "(no node)"
+// unboundNode is the node of pods that are not bound to a node (yet).
+const unboundNode = "(no node)"
 
 // nodeOf is the node that enforces for a pod.
 func nodeOf(p *model.Pod) string {
 	if p.Node == "" {
-		return homeless
+		return unboundNode
 	}
 	return p.Node
 }

@@ -128,7 +128,7 @@ func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced E
 	x := &Report{From: endOf(s, owners, f.Src), To: endOf(s, owners, f.Dst), Protocol: f.Protocol.String(), Port: f.Port,
 		Verdict: model.Allow.String(), Sides: []Side{}}
 	if f.Dst.IsPrivate() && owners.Pods[f.Dst] == nil && owners.Nodes[f.Dst] == nil && !s.PodRange(f.Dst) {
-		x.Notes = append(x.Notes, fmt.Sprintf("%s is in no known range: if it is a Service, ask about its pods", f.Dst))
+		x.Notes = append(x.Notes, fmt.Sprintf("%s is in no known range: if it belongs to a Service, explain the flows to the pods of the Service", f.Dst))
 	}
 	reference := policy.NewEvaluator(s)
 	for _, side := range []struct {

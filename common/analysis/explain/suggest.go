@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// Suggestion is a rule that makes a side allow the flow. It was tried.
+// Suggestion is a rule with which the reference evaluator allows the flow on this side.
 type Suggestion struct {
 	// Policy is the NetworkPolicy that gets the rule.
 	Policy string `json:"policy"`

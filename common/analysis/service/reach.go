@@ -104,7 +104,7 @@ func (t *Services) Reach(p *reach.Partition, from []*reach.Group, routes []*Rout
 	return nil
 }
 
-// allows asks the reference about one member of a group.
+// allows returns the verdict of the reference evaluator on one member of a group.
 func allows(e *policy.Evaluator, from, to netip.Addr, protocol model.Protocol, port uint16) bool {
 	egress, ingress := e.Flow(model.Flow{Src: from, Dst: to, Protocol: protocol, Port: port})
 	return egress.Verdict == model.Allow && ingress.Verdict == model.Allow

@@ -69,7 +69,7 @@ func (t *Services) Names(namespace string) (names []string) {
 
 // Backend is one destination of a Service: policy decides about it, and not about the Service.
 type Backend struct {
-	// Name is namespace/pod, or the address of a backend that is no known pod.
+	// Name is namespace/pod, or the address of a backend that is not a known pod.
 	Name string
 	// Addresses are those of the backend, at most one for each family.
 	Addresses []netip.Addr

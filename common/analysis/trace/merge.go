@@ -30,7 +30,7 @@ func Merge(from, to *Report) *Report {
 	if from.Intended != to.Intended {
 		out.Intended = model.Deny.String()
 		out.Steps = append(out.Steps, Step{What: "policy", Where: out.Node, Wrong: []string{
-			"the nodes intend different verdicts, " + from.Intended + " and " + to.Intended + ": a change of policy is on its way to one of them: ask again"}})
+			"the nodes intend different verdicts, " + from.Intended + " and " + to.Intended + ": a change of policy is not in force on one of them yet: repeat the trace"}})
 	}
 	return &out
 }

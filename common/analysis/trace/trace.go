@@ -171,7 +171,7 @@ func (t *tracer) differs(s *Step, e *inspect.Endpoint) {
 		}
 	}
 	if t.b.About.Pending {
-		s.Wrong = append(s.Wrong, "a change of policy is being applied: ask again")
+		s.Wrong = append(s.Wrong, "a change of policy is being applied: repeat the trace")
 		return
 	}
 	s.Drift = true

@@ -61,7 +61,7 @@ type Kind struct {
 	// Policy is true if its objects become model.Policies. Unknown fields of stored ones are then reported,
 	// since they may restrict traffic, and so are findings about single objects.
 	Policy bool
-	// Reported is true if agents write conditions to the status of its objects, which are no policies.
+	// Reported is true if agents write conditions to the status of its objects, which are not policies.
 	Reported bool
 
 	// Typed is an empty object of a kind that every API server serves, and AddToScheme registers its group.

@@ -112,7 +112,7 @@ func (d *Directory) setProblems(problems []string) {
 func (d *Directory) Run(ctx context.Context, publish func(*model.Snapshot)) error {
 	var err error
 	if d.watcher, err = fsnotify.NewWatcher(); err != nil {
-		d.log.Warn("cannot watch the directory of manifests, polling it", "every", d.cfg.Rescan, "err", err)
+		d.log.Warn("cannot watch the directory of manifests, polling it", "every", d.cfg.Rescan, "error", err)
 		d.watcher = nil
 	} else {
 		defer d.watcher.Close()
@@ -130,7 +130,7 @@ func (d *Directory) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 		case <-d.events():
 			d.waitQuiet(ctx)
 		case err := <-d.errors():
-			d.log.Warn("events of changed manifests may be lost, reading all again", "err", err)
+			d.log.Warn("events of changed manifests may be lost, reading all again", "error", err)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (d *Directory) take(t *tree, publish func(*model.Snapshot)) {
 		problems = append(problems, "warning: "+w.String())
 	}
 	for _, e := range errs {
-		d.log.Error("bad manifest, the last good state stays in force", "err", e)
+		d.log.Error("bad manifest, the last good state stays in force", "error", e)
 		problems = append(problems, e.Error())
 	}
 	d.setProblems(problems)
@@ -256,7 +256,7 @@ func (d *Directory) watch(dirs []string) (added bool) {
 		}
 		if err := d.watcher.Add(dir); err != nil {
 			if !d.watched[dir] {
-				d.log.Warn("cannot watch a directory of manifests, polling it", "dir", dir, "every", d.cfg.Rescan, "err", err)
+				d.log.Warn("cannot watch a directory of manifests, polling it", "dir", dir, "every", d.cfg.Rescan, "error", err)
 			}
 			d.watched[dir] = true
 			continue

@@ -76,6 +76,6 @@ func TestDefaultSpec(t *testing.T) {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 	if _, err := convert.DefaultSpec([]byte(`{"spec": 1}`)); err == nil {
-		t.Error("a number is no spec")
+		t.Error("a number is accepted as spec")
 	}
 }

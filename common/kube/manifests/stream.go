@@ -226,7 +226,7 @@ func (l *loader) endList(h header) {
 	item, ok := strings.CutSuffix(h.Kind, "List")
 	if !ok || !l.isList(h, item) {
 		l.at.Object = h.String()
-		l.reject(convert.Remark{Field: "items", Detail: fmt.Sprintf("in %s %s, which is no list: write the object to a smaller file", convert.Quoted(h.APIVersion), convert.Quoted(h.Kind))})
+		l.reject(convert.Remark{Field: "items", Detail: fmt.Sprintf("in %s %s, which is not a list: write the object to a smaller file", convert.Quoted(h.APIVersion), convert.Quoted(h.Kind))})
 	}
 }
 

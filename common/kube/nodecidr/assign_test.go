@@ -135,7 +135,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestFailedWrites checks that one failed write does not stop the others, and that a deleted node is no failure.
+// TestFailedWrites checks that one failed write does not stop the others, and that a deleted node is not a failure.
 func TestFailedWrites(t *testing.T) {
 	c, api, _ := newController(t, node("a"), node("gone"), node("z"))
 	api.refuse["a"], api.without = errors.New("the API server is busy"), "gone"

@@ -40,7 +40,7 @@ type APIConfig struct {
 	Kubeconfig string
 	// Context is the context of the kubeconfig file; empty means its current one.
 	Context string
-	// Impersonate and ImpersonateGroups are whom the API server takes this program for, with Rules only.
+	// Impersonate and ImpersonateGroups are the user and the groups to impersonate, with Rules only.
 	Impersonate       string
 	ImpersonateGroups []string
 	// Rules finds the kubeconfig files as kubectl does: --kubeconfig, KUBECONFIG, the file in the home

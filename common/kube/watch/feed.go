@@ -171,7 +171,7 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 		return
 	}
 	if err != nil && f.trouble == nil {
-		f.log.Warn("cannot read the API server, the last known state stays in force", "kind", f.kind.Name, "verb", verb, "err", err)
+		f.log.Warn("cannot read the API server, the last known state stays in force", "kind", f.kind.Name, "verb", verb, "error", err)
 	}
 	f.note(err, refused)
 	if refused && f.optional && !f.synced {

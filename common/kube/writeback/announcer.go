@@ -114,7 +114,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 			continue
 		}
 		a.writes.WithLabelValues("error").Inc()
-		a.log.Warn("write fabric annotations to the Node object", "node", a.node, "annotations", want.Text(), "err", err, "again", pause)
+		a.log.Warn("write fabric annotations to the Node object", "node", a.node, "annotations", want.Text(), "error", err, "retry_in", pause)
 		select {
 		case <-ctx.Done():
 			return nil

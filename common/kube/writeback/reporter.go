@@ -217,7 +217,7 @@ func (r *Reporter) work(ctx context.Context) time.Duration {
 		t.tries++
 		pause := min(r.cfg.RetryMin<<min(t.tries-1, 20), r.cfg.RetryMax)
 		t.due = time.Now().Add(pause + rand.N(pause/2+1))
-		r.log.Warn("report to the API server", "what", key, "err", err, "again", pause)
+		r.log.Warn("report to the API server", "what", key, "error", err, "retry_in", pause)
 		if unreachable(err) {
 			for _, other := range r.tasks { // these would fail for the same reason
 				if other.due.Before(t.due) {

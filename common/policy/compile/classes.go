@@ -65,12 +65,12 @@ func (t turnover) same(was *class, is *bucket) bool {
 	return slices.Equal(common(was.texts), common(is.texts))
 }
 
-// settleClasses assigns marked groups to classes. A class keeps its number as long as the
+// assignClasses assigns marked groups to classes. A class keeps its number as long as the
 // rules that stay cannot distinguish its old meaning from the new, so that rows that stay
 // remain correct under that number. If a class is split, its largest part keeps the number.
 // If classes are joined, the number of the largest is kept. inherit, if not nil, finds
 // numbers for classes without a predecessor.
-func (p *peers) settleClasses(t turnover, inherit func([]*bucket) []uint32) classChanges {
+func (p *peers) assignClasses(t turnover, inherit func([]*bucket) []uint32) classChanges {
 	affected := make(map[*class]bool)
 	buckets := make(map[string]*bucket)
 	for _, g := range p.marked {

@@ -124,7 +124,7 @@ func (c *Compiler) changePeers(d *difference, t turnover) {
 		p.useRanges(n.is, 1)
 		p.useRanges(n.was, -1)
 	}
-	p.settleTerms(t.added, t.removed, t.namesChanged)
+	p.updateTerms(t.added, t.removed, t.namesChanged)
 	for _, name := range d.namespaces {
 		p.namespaceChanged(name)
 	}
@@ -200,7 +200,7 @@ func (c *Compiler) updatePeers(t turnover, previous *model.State) classChanges {
 	if previous != nil {
 		heirs = func(b []*bucket) []uint32 { return c.inheritPeers(b, previous) }
 	}
-	return c.peers.settleClasses(t, heirs)
+	return c.peers.assignClasses(t, heirs)
 }
 
 // inheritPeers takes over the numbers of the classes of a State that another Compiler made.

@@ -272,12 +272,12 @@ func (p *peers) podChanged(was *model.Pod, wasIPs []netip.Addr, is *model.Pod, i
 		} else if !slices.Contains(e.pods, is) {
 			e.pods = append(e.pods, is)
 		}
-		p.settleEntry(e)
+		p.resolveEntry(e)
 	}
 	for _, a := range wasIPs {
 		if e := p.entries[a]; e != nil && !slices.Contains(isIPs, a) {
 			e.pods = slices.DeleteFunc(e.pods, func(q *model.Pod) bool { return q == was })
-			p.settleEntry(e)
+			p.resolveEntry(e)
 		}
 	}
 	if was != nil {
@@ -292,7 +292,7 @@ func (p *peers) nodeChanged(was, is *model.Node) {
 		for _, a := range is.Addresses {
 			if e := p.entry(a); !slices.Contains(e.nodes, is) {
 				e.nodes = append(e.nodes, is)
-				p.settleEntry(e)
+				p.resolveEntry(e)
 			}
 		}
 	}
@@ -300,7 +300,7 @@ func (p *peers) nodeChanged(was, is *model.Node) {
 		for _, a := range was.Addresses {
 			if e := p.entries[a]; e != nil {
 				e.nodes = slices.DeleteFunc(e.nodes, func(n *model.Node) bool { return n == was })
-				p.settleEntry(e)
+				p.resolveEntry(e)
 			}
 		}
 		p.use(p.nodeOwner(was), -1)
@@ -316,10 +316,10 @@ func (p *peers) entry(a netip.Addr) *entry {
 	return e
 }
 
-// settleEntry finds the owner of an address. Of two pods with policies that claim it, the
+// resolveEntry finds the owner of an address. Of two pods with policies that claim it, the
 // younger wins, then the one whose name sorts last. Without such a pod, of two nodes the one
 // whose name sorts last wins.
-func (p *peers) settleEntry(e *entry) {
+func (p *peers) resolveEntry(e *entry) {
 	e.owner = nil
 	switch {
 	case len(e.pods) > 0:

@@ -91,8 +91,8 @@ func newPeers(node string, words *vocabulary) *peers {
 	return p
 }
 
-// settleTerms brings owners and prefixes up to date with the vocabulary.
-func (p *peers) settleTerms(added, removed []*term, namesChanged bool) {
+// updateTerms brings owners and prefixes up to date with the vocabulary.
+func (p *peers) updateTerms(added, removed []*term, namesChanged bool) {
 	p.forgetOwners(removed)
 	p.matchOwners(added)
 	p.updatePrefixes(added, removed)

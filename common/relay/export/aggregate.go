@@ -113,8 +113,8 @@ func reduced(f *flow.Flow) *flow.Flow {
 	return out
 }
 
-// end returns the workload of an end. A pod without a workload keeps its name. Only an end that is no pod keeps its
-// address.
+// end returns the workload of an end. A pod without a workload keeps its name. Only an end that is not a pod keeps
+// its address.
 func end(e *flow.Endpoint, address string) (*flow.Endpoint, string) {
 	if e.GetNamespace() == "" {
 		if e.GetPodName() == "" {

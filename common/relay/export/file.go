@@ -43,7 +43,7 @@ func OpenFile(path string, limit int64, keep int) (*File, error) {
 
 func (f *File) open() error {
 	if info, err := os.Lstat(f.path); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("open %s: it is no regular file: remove it, or name another file", f.path)
+		return fmt.Errorf("open %s: it is not a regular file: remove it, or name another file", f.path)
 	}
 	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {

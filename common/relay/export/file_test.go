@@ -140,7 +140,7 @@ func TestFileFails(t *testing.T) {
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenFile(link, 1000, 1); err == nil || !strings.Contains(err.Error(), "it is no regular file") {
+	if _, err := OpenFile(link, 1000, 1); err == nil || !strings.Contains(err.Error(), "it is not a regular file") {
 		t.Errorf("a link: %v", err)
 	}
 }

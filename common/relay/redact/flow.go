@@ -17,7 +17,7 @@ const (
 	eventVerdict = 5
 )
 
-// The identities of ends that are no pod, and of a hidden end.
+// The identities of ends that are not pods, and of a hidden end.
 const (
 	identityHidden     = 0
 	identityHost       = 1

@@ -115,7 +115,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, status.Convert(err).Message(), max(statusOf(err), http.StatusBadRequest))
 }
 
-// event returns what the page learns from an answer; nothing of some.
+// event encodes an answer for the page. It returns nil for an answer that the page does not show.
 func event(m *observer.GetFlowsResponse) []byte {
 	switch s := m.GetNodeStatus(); {
 	case m.GetFlow() != nil:

@@ -52,7 +52,7 @@ func sctpPorts(environ []string) (ports []uint16, err error) {
 		}
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return nil, fmt.Errorf("variable %s: %q is no port", name, text)
+			return nil, fmt.Errorf("variable %s: %q is not a port", name, text)
 		}
 		ports = append(ports, uint16(port))
 	}

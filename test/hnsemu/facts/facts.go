@@ -114,7 +114,7 @@ func addressFacts() []Fact {
 		{Name: "what no rule of the direction matches is dropped", Source: containers, ACLs: list(dnsOut), Way: Out, Packet: out("10.96.0.10", 6, 443)},
 
 		{Name: "the remote side of an In rule is the sender", Source: felix, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.1.4", 6, 80), Pass: true},
-		{Name: "it is no other address", Source: felix, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.4.4", 6, 80)},
+		{Name: "another address does not match", Source: felix, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.4.4", 6, 80)},
 		{Name: "the local side of an In rule is the pod", Source: cns, ACLs: list(toSelf, endIn), Way: In, Packet: in("10.40.4.4", 6, 80), Pass: true},
 		{Name: "and no other pod", Source: cns, ACLs: list(toOther, endIn), Way: In, Packet: in("10.40.3.8", 6, 80)},
 		{Name: "the remote side of an Out rule is the receiver", Source: cns, ACLs: list(dnsOut, endOut), Way: Out, Packet: out("10.96.0.10", 17, 53), Pass: true},

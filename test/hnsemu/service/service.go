@@ -296,6 +296,6 @@ func (s *Service) note(client string, c Call, a Answer, took time.Duration) {
 	s.callsMu.Lock()
 	defer s.callsMu.Unlock()
 	if _, err := s.config.Calls.Write(append(text, '\n')); err != nil {
-		s.config.Log.Warn("cannot write the log of calls", "err", err)
+		s.config.Log.Warn("cannot write the log of calls", "error", err)
 	}
 }

@@ -59,7 +59,7 @@ func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 			defer end()
 			defer conn.Close()
 			if err := s.converse(conn, known); err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
-				s.config.Log.Warn("a client is cut off", "err", err)
+				s.config.Log.Warn("a client is cut off", "error", err)
 			}
 		})
 	}

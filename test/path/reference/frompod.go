@@ -24,7 +24,7 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 			return Verdict{Fate: ToStack, Why: "neighbour discovery"}
 		}
 		if router {
-			return drop("a pod is no router")
+			return drop("a pod is not a router")
 		}
 	}
 	w := &walk{pod: pod, packet: p, dir: Egress}

@@ -33,7 +33,7 @@ type parsed struct {
 	groups [][]hns.Reading
 }
 
-// Encode lowers a State from nothing, as a new node would, for every form of the lists.
+// Encode lowers a State on a new node, for every form of the lists.
 func Encode(state *model.State) []*Lists {
 	var all []*Lists
 	for _, v := range Variants() {

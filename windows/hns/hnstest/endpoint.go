@@ -68,8 +68,8 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpo
 	return made, err
 }
 
-// checkDNS refuses servers that are no addresses, and lists that schema 1 could not hold, whose separator is
-// a comma. It is not known whether HNS refuses them; a client must not depend on that.
+// checkDNS refuses servers that are not addresses, and lists that schema 1 could not hold, whose separator
+// is a comma. It is not known whether HNS refuses them; a client must not depend on that.
 func checkDNS(op string, d hns.DNS) error {
 	for _, s := range d.ServerList {
 		if _, err := netip.ParseAddr(s); err != nil {

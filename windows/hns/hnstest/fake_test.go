@@ -89,7 +89,7 @@ func networkRefusals() []refusal {
 			_, err := f.CreateNetwork(ctx, n)
 			return err
 		}, hnstest.CodeInvalidNetwork, hns.ErrRefused},
-		{"settings that are no JSON", hns.Server2022, update(hns.Policy{Type: hns.TypeACL, Settings: []byte(`{"Id"`)}), hns.CodeInvalidPolicy, hns.ErrRefused},
+		{"settings that are not JSON", hns.Server2022, update(hns.Policy{Type: hns.TypeACL, Settings: []byte(`{"Id"`)}), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"set on 2019", hns.Server2019, modifyNetwork(hns.Add, set("s", "10.0.0.1")), hnstest.CodeInvalidPolicyType, hns.ErrRefused},
 		{"set with host bits", hns.Server2022, modifyNetwork(hns.Add, set("s", "10.0.0.1/8")), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"set twice", hns.Server2022, modifyNetwork(hns.Add, set("s", "10.0.0.1"), set("s", "10.0.0.2")), hns.CodePolicyExists, hns.ErrConflict},
