@@ -217,7 +217,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-func TestGCRemovesWhatIsNotValid(t *testing.T) {
+func TestGCRemovesUnlistedAttachments(t *testing.T) {
 	r := newRig(t)
 	r.publish(3, "10.0.1.0/24")
 	ctx, list := context.Background(), r.list("1.1.0", "")

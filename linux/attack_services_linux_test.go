@@ -143,7 +143,7 @@ func TestAttackMasqueradedConnections(t *testing.T) {
 
 // A client that policy denies is masqueraded with the address and port that an allowed client
 // had: connection tracking has forgotten that one, the flow table has not.
-func TestAttackMasqueradedPortOfAnother(t *testing.T) {
+func TestAttackMasqueradedPortOfAnotherClient(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		l := newServiceAttackLab(t, change)

@@ -219,9 +219,9 @@ func (l *lab) problemsOf(pod string) (problems []string) {
 	return problems
 }
 
-// TestBandwidthIsLookedAfter removes one part after the other. The audit finds each, and
+// TestBandwidthIsRepaired removes one part after the other. The audit finds each, and
 // AddEndpoint repairs it.
-func TestBandwidthIsLookedAfter(t *testing.T) {
+func TestBandwidthIsRepaired(t *testing.T) {
 	l := newLab(t)
 	l.limits = map[string]model.Bandwidth{"b": {Ingress: model.Limit{Rate: 30e6}, Egress: model.Limit{Rate: 5e9}}}
 	l.pod("b", 12)
@@ -263,9 +263,9 @@ func TestBandwidthIsLookedAfter(t *testing.T) {
 	}))
 }
 
-// TestBandwidthOfAnAddressThatWasAnothers gives the address of a pod to a limited pod, while
+// TestBandwidthOfReusedAddress gives the address of a pod to a limited pod, while
 // the flows of the old pod are known as direct.
-func TestBandwidthOfAnAddressThatWasAnothers(t *testing.T) {
+func TestBandwidthOfReusedAddress(t *testing.T) {
 	l := newLab(t)
 	l.limits = map[string]model.Bandwidth{"c": {Ingress: model.Limit{Rate: 1e9}, Egress: model.Limit{Rate: 1e9}}}
 	a, b := l.pod("a", 11), l.pod("b", 12)

@@ -73,8 +73,8 @@ func (l *lab) hostEnds(pods ...string) (ends []*wire) {
 }
 
 // handedOver returns the frames that the host stack has sent by an interface since the last
-// call. It leaves out what the host sends of its own accord, at any time: multicast, and
-// messages that look for neighbours.
+// call. It leaves out packets that the host sends on its own at any time: multicast and
+// neighbour discovery.
 func (w *wire) handedOver() (frames [][]byte) {
 	w.t.Helper()
 	buf := make([]byte, 1<<17)
@@ -246,7 +246,7 @@ func TestAddressOfAnotherPod(t *testing.T) {
 
 // A pod receives a direct frame with the MAC addresses of its own link. A listener on the
 // sender's link sees the frame as it was sent, although both share its memory.
-func TestDirectFramesLookLikeTheHosts(t *testing.T) {
+func TestFastPathFramesEqualHostFrames(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)

@@ -121,10 +121,10 @@ func newPortLab(t *testing.T, ports map[string][]model.HostPort) *lab {
 	return l
 }
 
-// TestLoopbackIsOpenOnlyBehindTheTable checks every step of a pod's life. Its interface accepts
+// TestLoopbackIsOpenOnlyWithTheTable checks every step of a pod's life. Its interface accepts
 // loopback addresses only while the table drops what it sends there. Interfaces of other pods
 // never accept them.
-func TestLoopbackIsOpenOnlyBehindTheTable(t *testing.T) {
+func TestLoopbackIsOpenOnlyWithTheTable(t *testing.T) {
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}, "b": {hostPort(nodeAddr4, 8101)}, "c": {hostPort("::", 8102)}, "d": nil})
 	steps := 0
 	look := func(name string) {

@@ -265,7 +265,7 @@ func TestUpgradeUnderTraffic(t *testing.T) {
 }
 
 // A pod that is added before the older programs are replaced is policed at once. The next
-// restart of the agent finds nothing special.
+// restart of the agent changes nothing.
 func TestPodsComeAndGoInAnUpgrade(t *testing.T) {
 	l := newLab(t)
 	u := newUpgradeTraffic(l)

@@ -176,9 +176,9 @@ func TestHangEndsAtTheDeadline(t *testing.T) {
 	}
 }
 
-// TestAcceptedButNotHeld checks that Apply notices if HNS reports success but stores something
+// TestAcceptedButNotStored checks that Apply notices if HNS reports success but stores something
 // else.
-func TestAcceptedButNotHeld(t *testing.T) {
+func TestAcceptedButNotStored(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	id := n.hnsID(first.ID)
 	n.fake.After(func(op, at string) error {

@@ -46,7 +46,7 @@ func (b *Backend) portMappings(spec dataplane.EndpointSpec) ([]hns.Policy, error
 func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoint, cause error) error {
 	ports := mappedPorts(want.Policies)
 	if len(ports) == 0 {
-		return fmt.Errorf("create hns endpoint: no range of ports is left for outbound NAT, or Windows reserves them:"+
+		return fmt.Errorf("create hns endpoint: no range of ports is left for outbound NAT, or Windows reserves them: "+
 			"check netsh int ipv4 show excludedportrange and vfpctrl /list-nat-range, and restart the hns service: %w", cause)
 	}
 	list, err := b.listEndpoints(ctx, n.ID)
@@ -68,7 +68,7 @@ func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoi
 		}
 		return nil
 	}
-	return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is in use on this node, but by no HNS endpoint: a program uses it, Windows reserves it"+
+	return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is in use on this node, but by no HNS endpoint: a program uses it, Windows reserves it "+
 		"(netsh int ipv4 show excludedportrange), or HNS did not free it and must be restarted; or use another host port: %w", strings.Join(ports, ", "), cause)
 }
 

@@ -99,9 +99,9 @@ func TestLateListUndoesNothing(t *testing.T) {
 	}
 }
 
-// TestLateSetIsNotBuiltOn checks the time in which a write of a set may still take effect. No list
+// TestLateSetIsNotUsed checks the time in which a write of a set may still take effect. No list
 // that refers to the set counts as in force, and no list gets a new reference to it.
-func TestLateSetIsNotBuiltOn(t *testing.T) {
+func TestLateSetIsNotUsed(t *testing.T) {
 	n, first, second := twoLate(t)
 	n.apply(both(first, second, "10.0.3.3"))
 	release := n.hold("ModifyNetwork ")
@@ -119,9 +119,9 @@ func TestLateSetIsNotBuiltOn(t *testing.T) {
 	}
 }
 
-// TestLateListMeetsNoNewcomers checks a list that may take effect late and refers to a set. No
+// TestLateListGetsNoNewMembers checks a list that may take effect late and refers to a set. No
 // member joins that set meanwhile if neither the list's policy nor a newer one allows it.
-func TestLateListMeetsNoNewcomers(t *testing.T) {
+func TestLateListGetsNoNewMembers(t *testing.T) {
 	n, first, second := twoLate(t)
 	n.apply(both(first, second))
 	release := n.hold("ModifyEndpoint " + n.hnsID(first.ID))

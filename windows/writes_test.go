@@ -79,9 +79,9 @@ func TestPeerBetweenTwoSets(t *testing.T) {
 	}
 }
 
-// TestListThatIsNotHeld makes HNS report success and keep the old list. Changes that depend on the
+// TestListIsNotStored makes HNS report success and keep the old list. Changes that depend on the
 // new list must not be made, because the old list still refers to the set.
-func TestListThatIsNotHeld(t *testing.T) {
+func TestListIsNotStored(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	faults := new(fault.Faults)
 	b, err := windows.New(ctx, n.config, &fault.Client{Fake: n.fake, Faults: faults}, discard)
@@ -263,10 +263,10 @@ func (n *node) others(id model.EndpointID) string {
 	return text.String()
 }
 
-// TestRemoteEndpointsAreNoPods checks that endpoints that kube-proxy makes for pods of other nodes
+// TestRemoteEndpointsAreNotPods checks that endpoints that kube-proxy makes for pods of other nodes
 // do not count as attached here, whatever their name. Their ACLs are not written, and a remote
 // endpoint with the name of a pod is a problem.
-func TestRemoteEndpointsAreNoPods(t *testing.T) {
+func TestRemoteEndpointsAreNotPods(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
 	n.add(spec)
@@ -291,10 +291,10 @@ func TestRemoteEndpointsAreNoPods(t *testing.T) {
 	}
 }
 
-// TestRemotesGiveWay checks an HNS that assigns one address to a local and a remote endpoint, where
+// TestRemoteEndpointsAreReplaced checks an HNS that assigns one address to a local and a remote endpoint, where
 // packets may go to the wrong one. ADD removes the remote one: its address is in the range of this
 // node, so it is stale.
-func TestRemotesGiveWay(t *testing.T) {
+func TestRemoteEndpointsAreReplaced(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
 	n.fake.SetQuirks(hnstest.Quirks{RemotesApart: true})
 	networks, _ := n.fake.Networks(ctx)
@@ -310,9 +310,9 @@ func TestRemotesGiveWay(t *testing.T) {
 	}
 }
 
-// TestSilentHNSIsLeftAlone checks an HNS that answers no write. After two attempts the agent writes
+// TestNoCallsWhileHNSIsSilent checks an HNS that answers no write. After two attempts the agent writes
 // nothing more, so that other work does not wait for many deadlines.
-func TestSilentHNSIsLeftAlone(t *testing.T) {
+func TestNoCallsWhileHNSIsSilent(t *testing.T) {
 	c := bridgeConfig()
 	c.CallDeadline = 50 * time.Millisecond
 	n := newNode(t, hns.Server2022, c)

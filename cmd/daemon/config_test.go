@@ -72,7 +72,7 @@ map-entries: {conns4: 100, conns6: 200}
 
 func (o options) port() uint16 { return o.size }
 
-// Whatever is wrong in the file is named with its line, all at once.
+// All errors in the file are reported at once, each with its line.
 func TestBadConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		"log-level: debug\nlog-levle: info\n":    "line 2: log-levle: no such setting",

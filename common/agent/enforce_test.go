@@ -63,8 +63,8 @@ func TestSnapshotsAreCoalesced(t *testing.T) {
 	})
 }
 
-// TestRestsAfterCostlyWork publishes continuously while Apply takes long.
-func TestRestsAfterCostlyWork(t *testing.T) {
+// TestPauseAfterCostlyWork publishes continuously while Apply takes long.
+func TestPauseAfterCostlyWork(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
 		r.agent.Publish(cluster{pods: 2}.snapshot())

@@ -147,7 +147,7 @@ func TestCheckNeedsThePolicy(t *testing.T) {
 	})
 }
 
-func TestStopAnswersWhoWaits(t *testing.T) {
+func TestStopAnswersWaitingRequests(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
 		r.agent.Publish(cluster{pods: 1}.snapshot())

@@ -170,7 +170,7 @@ func TestRebootedNode(t *testing.T) {
 	})
 }
 
-func TestUnknownAttachmentsGo(t *testing.T) {
+func TestUnknownAttachmentsAreRemoved(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
 		r.agent.Publish(cluster{pods: 3}.snapshot())

@@ -17,10 +17,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestAddressOfALateFailureRests makes the last write of an ADD fail, after its policy was in
+// TestLateFailureQuarantinesAddress makes the last write of an ADD fail, after its policy was in
 // force. Peers may have seen the address by then, so the next pod must not get it, also not from
 // the next agent.
-func TestAddressOfALateFailureRests(t *testing.T) {
+func TestLateFailureQuarantinesAddress(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
 		r.agent.Publish(cluster{pods: 4}.snapshot())
@@ -45,7 +45,7 @@ func TestAddressOfALateFailureRests(t *testing.T) {
 		if err != nil || len(all) != 1 || all[0].State != endpoint.Released {
 			t.Fatalf("records %v, %v: want the tombstone of the failed ADD", all, err)
 		}
-		rests := all[0].IPs[0]
+		quarantined := all[0].IPs[0]
 		// Allocation proceeds through the range, so that only the quarantine protects the address.
 		r.end()
 		r.change = func(c *agent.Config) { c.PodCIDRs = ranges("10.0.1.0/30") }
@@ -54,16 +54,16 @@ func TestAddressOfALateFailureRests(t *testing.T) {
 		_, err = r.add(1)
 		wantCode(t, err, 102, "0 used, 1 in quarantine")
 		time.Sleep(31 * time.Second)
-		if ips := r.mustAdd(1); ips[0] != rests {
-			t.Errorf("after the quarantine the pod has %v, want %s", ips, rests)
+		if ips := r.mustAdd(1); ips[0] != quarantined {
+			t.Errorf("after the quarantine the pod has %v, want %s", ips, quarantined)
 		}
 		r.end()
 	})
 }
 
-// TestAddressOfAnEarlyFailureIsFree is the counterpart: an address that no peer can have seen is
+// TestEarlyFailureFreesAddress is the counterpart: an address that no peer can have seen is
 // free immediately.
-func TestAddressOfAnEarlyFailureIsFree(t *testing.T) {
+func TestEarlyFailureFreesAddress(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.PodCIDRs = ranges("10.0.1.0/30") }
 		r.start()
@@ -97,7 +97,7 @@ func TestTwoSandboxesOfOnePod(t *testing.T) {
 		wantCode(t, newer, 0, "")
 		r.wantOnly(8)
 		if got := r.records()[endpoint.Released]; !slices.Equal(got, []string{string(id(0))}) {
-			t.Errorf("tombstones %v, want that of the older sandbox, whose address rests", got)
+			t.Errorf("tombstones %v, want that of the older sandbox, whose address is in quarantine", got)
 		}
 		r.end()
 	})
@@ -124,9 +124,9 @@ func (f *forgetful) DeleteEndpoint(ctx context.Context, id model.EndpointID) err
 	return f.Fake.DeleteEndpoint(ctx, id)
 }
 
-// TestAttachmentOfATombstoneGoes makes an attachment reappear after its DEL, when its record is a
+// TestAttachmentOfATombstoneIsRemoved makes an attachment reappear after its DEL, when its record is a
 // tombstone. GC, an audit and the next agent must each remove it.
-func TestAttachmentOfATombstoneGoes(t *testing.T) {
+func TestAttachmentOfATombstoneIsRemoved(t *testing.T) {
 	for name, ask := range map[string]func(*rig){
 		"GC": func(r *rig) {
 			removed, err := r.gc(1)

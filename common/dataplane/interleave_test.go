@@ -203,10 +203,10 @@ func FuzzInterleaving(f *testing.F) {
 	})
 }
 
-// TestNewcomerToATableInForce moves an endpoint to a table that another endpoint already uses,
+// TestEndpointMovesToSharedTable moves an endpoint to a table that another endpoint already uses,
 // while a peer loses access by that table. The table must not deny the peer for the one endpoint
 // too early, and must not allow it for the other even briefly.
-func TestNewcomerToATableInForce(t *testing.T) {
+func TestEndpointMovesToSharedTable(t *testing.T) {
 	labelled := func(key, value string) model.Selector {
 		return model.MakeSelector(model.Requirement{Key: key, Values: []string{value}})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Only a node beside another CNI plugin observes pods, and a value that does not exist enforces.
+// Only a node in policy mode observes pods, and an unknown value enforces.
 func TestObserves(t *testing.T) {
 	for asked, want := range map[string][3]bool{ // by Observation
 		"":            {false, false, true},

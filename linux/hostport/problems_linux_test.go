@@ -22,7 +22,7 @@ func TestProblemNamesPod(t *testing.T) {
 	h.EndpointAdded(dataplane.EndpointSpec{ID: "web:eth0", Pod: model.PodID{Namespace: "shop", Name: "web"},
 		IPs: []netip.Addr{netip.MustParseAddr("10.1.0.5")}, HostPorts: []model.HostPort{port}})
 	h.sockets = []model.HostPort{{Number: 8080, Protocol: model.TCP, Address: netip.MustParseAddr("0.0.0.0")}, {Number: 9090, Protocol: model.TCP}}
-	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0], "pod shop/web: a process of the node listens on TCP 0.0.0.0:8080") {
+	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0], "pod shop/web: a process of the node also listens on TCP 0.0.0.0:8080 ") {
 		t.Errorf("problems %q", p)
 	}
 	if err := h.Sync(context.Background(), time.Now()); err != nil {

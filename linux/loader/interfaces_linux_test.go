@@ -98,7 +98,7 @@ func (p *places) decides() {
 
 // Two interfaces share an entry. The first one has it as long as it exists; programs find the
 // other one by hash.
-func TestInterfacesThatShareAPlace(t *testing.T) {
+func TestInterfacesThatShareAnEntry(t *testing.T) {
 	p := newPlaces(t)
 	other := bpfobj.PodEndpoint{Ip4: peer4.As4(), Ip6: peer6.As16(), Mac: [6]byte{2, 9}, Slot: 1}
 	p.must(p.path.PutEndpoint(rival, other))

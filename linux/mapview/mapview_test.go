@@ -209,7 +209,8 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// A flow shows the addresses behind a translation, of both IP versions, and a clock that was read before the flow.
+// A flow shows the addresses before DNAT and masquerading, of both IP versions, and a clock that was read before the
+// flow.
 func TestFlowsTranslated(t *testing.T) {
 	m := node()
 	c := conn(bpfobj.PodApproval{Epoch: 6, Authorised: uint8(bpfobj.PodRoleROLE_OPENED)}, bpfobj.PodApproval{})

@@ -211,9 +211,9 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 	t.Logf("cells=%d steps=%d plans with a set made anew=%d", cells, steps, renamed)
 }
 
-// TestWalkNoticesDisorder checks that TestPlanNeverShowsAMixture can fail: the same steps in
+// TestWalkFindsWrongOrder checks that TestPlanNeverShowsAMixture can fail: the same steps in
 // another order show mixtures.
-func TestWalkNoticesDisorder(t *testing.T) {
+func TestWalkFindsWrongOrder(t *testing.T) {
 	shape := world.Shape{Pods: 9, Policies: 6, Tiers: true}
 	mixtures, tried := 0, 0
 	for seed := range uint64(120) {

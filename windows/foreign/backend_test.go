@@ -178,9 +178,9 @@ func (n *node) unpoliced(pod dataplane.EndpointSpec) {
 	}
 }
 
-// TestBesideTheirPolicies checks the life of a chained pod: denied, under policy, closed. The policies of the other
+// TestPolicyBesideOtherPolicies checks the life of a chained pod: denied, under policy, closed. The policies of the other
 // plugin stay, and removal leaves exactly those. HNS may replace by Update all policies or those of a type.
-func TestBesideTheirPolicies(t *testing.T) {
+func TestPolicyBesideOtherPolicies(t *testing.T) {
 	for _, kind := range []hns.NetworkType{hns.L2Bridge, hns.Overlay, hnstest.L2Tunnel, hnstest.Transparent} {
 		for _, all := range []bool{false, true} {
 			t.Run(fmt.Sprint(kind, all), func(t *testing.T) {
@@ -229,9 +229,9 @@ func TestBesideTheirPolicies(t *testing.T) {
 	}
 }
 
-// TestTheirAllow checks that an Allow of another plugin never opens what policy denies: everything in its direction is
+// TestAllowOfAnotherPlugin checks that an Allow of another plugin never opens what policy denies: everything in its direction is
 // denied and reported, until it is gone.
-func TestTheirAllow(t *testing.T) {
+func TestAllowOfAnotherPlugin(t *testing.T) {
 	n := newNode(t, hns.L2Bridge)
 	s := n.chained("web", "10.1.0.5")
 	n.apply(state(s))

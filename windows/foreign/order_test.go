@@ -199,7 +199,7 @@ func randomOthers(r *rand.Rand) (list []hns.ACL) {
 	return list
 }
 
-// FuzzPolicies reads whatever HNS may list.
+// FuzzPolicies reads arbitrary lists of HNS.
 func FuzzPolicies(f *testing.F) {
 	f.Add(`[{"Type":"ACL","Settings":{"Id":"a","Action":"allow","Direction":"in","Priority":200}},{"Type":"OutBoundNAT","Settings":{}}]`)
 	f.Add(`[{"Type":"acl","Settings":{"Id":"isthmus x","Action":"Block","Direction":"Out","RuleType":"Switch","Priority":1000}}]`)
@@ -223,7 +223,7 @@ func FuzzPolicies(f *testing.F) {
 	})
 }
 
-// FuzzRegistry reads whatever a disk may hold.
+// FuzzRegistry reads arbitrary content of the file.
 func FuzzRegistry(f *testing.F) {
 	f.Add(`{"endpoints":{"c:eth0":{"hns":"g","netns":"n","pod":{"Namespace":"a","Name":"b"},"ips":["10.0.0.1"]}},"held":{"g":"x"}}`)
 	f.Add(`{"endpoints":{"":{}}}`)

@@ -106,7 +106,7 @@ func TestTrace(t *testing.T) {
 	expect(t, 2, []string{"start isthmus-agent"}, "trace", "--from", "a/b", "--to", "c/d", "--socket", "/nonexistent.sock")
 }
 
-// TestBundleAndReplay asks the same of a node and of its Bundle.
+// TestBundleAndReplay runs the same commands on a node and on its Bundle.
 func TestBundleAndReplay(t *testing.T) {
 	n := newNode(t)
 	n.attach()

@@ -185,7 +185,7 @@ func TestStolenAddress(t *testing.T) {
 	n := newNode(t)
 	n.faces = []dataplane.Interface{face("1", "10.0.0.1"), face("2", "10.0.0.2", "10.0.0.1")}
 	n.want(n.compare(pod("victim", 1, "10.0.0.1"), pod("thief", 1, "10.0.0.2")), "adopt thief on 2, adopt victim on 1")
-	// The interface of the victim goes away: that of the thief stays what it is.
+	// The interface of the victim disappears. That of the thief does not change.
 	n.faces = n.faces[1:]
 	n.want(n.compare(pod("victim", 1, "10.0.0.1"), pod("thief", 1, "10.0.0.2")), "gone victim")
 	n.want(n.compare(pod("other", 1, "10.0.0.1"), pod("thief", 1, "10.0.0.2")), "")

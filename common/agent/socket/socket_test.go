@@ -115,8 +115,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOtherUsersAreCutOff runs this test again as another user.
-func TestOtherUsersAreCutOff(t *testing.T) {
+// TestOtherUsersAreRejected runs this test again as another user.
+func TestOtherUsersAreRejected(t *testing.T) {
 	if path := os.Getenv("ISTHMUS_TEST_SOCKET"); path != "" {
 		c, err := socket.Dial(context.Background(), path)
 		if err != nil {
@@ -164,7 +164,7 @@ func TestOtherUsersAreCutOff(t *testing.T) {
 	if err := os.WriteFile(exe, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "-test.run", "^TestOtherUsersAreCutOff$", "-test.v")
+	cmd := exec.Command(exe, "-test.run", "^TestOtherUsersAreRejected$", "-test.v")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "ISTHMUS_TEST_SOCKET="+path)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

@@ -33,7 +33,7 @@ func write(t *testing.T, dir, name, text string) {
 func testDirectoryConfig(dir string) DirectoryConfig {
 	c := DefaultDirectoryConfig(dir)
 	c.Debounce = 20 * time.Millisecond
-	c.Rescan = time.Hour // whatever is noticed is noticed without it
+	c.Rescan = time.Hour // changes are found without a rescan
 	return c
 }
 
@@ -88,7 +88,7 @@ func TestDirectoryFollowsChanges(t *testing.T) {
 	f.Close()
 	w.Until("e", kubetest.HasPod("e"))
 
-	// What says the same is not published.
+	// Equal content is not published again.
 	write(t, dir, "b.yml", "# a remark\n"+podText("b", "10.0.0.2"))
 	w.Still(150 * time.Millisecond)
 }

@@ -269,8 +269,8 @@ func meanings() []meaning {
 	}
 }
 
-// TestExamplesMean checks that the policies do what their comments say.
-func TestExamplesMean(t *testing.T) {
+// TestVerdictsOfExamples checks that the policies do what their comments say.
+func TestVerdictsOfExamples(t *testing.T) {
 	o := loadExamples(t)
 	at := map[string]netip.Addr{}
 	for i, p := range o.Pods {

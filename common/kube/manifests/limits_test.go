@@ -108,7 +108,7 @@ func TestTooManyErrors(t *testing.T) {
 	}
 }
 
-func TestFilesThatAreNoFiles(t *testing.T) {
+func TestIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", podText("a", "10.0.0.1"))
 	for link, target := range map[string]string{"loop": ".", "deep/up": "..", "b.yaml": "nowhere.yaml", "gone": "nowhere", "again.yaml": "a.yaml"} {

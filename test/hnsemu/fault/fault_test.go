@@ -58,8 +58,8 @@ func TestCatalogueIsDocumented(t *testing.T) {
 	}
 }
 
-// TestWaysStrike checks that every trigger can be injected, and that Calm ends it.
-func TestWaysStrike(t *testing.T) {
+// TestTriggersAreInjected checks that every trigger can be injected, and that Calm ends it.
+func TestTriggersAreInjected(t *testing.T) {
 	ctx := context.Background()
 	for _, r := range Catalogue() {
 		for _, w := range r.Ways {

@@ -288,9 +288,9 @@ func TestFakeTakesNoRuleType(t *testing.T) {
 	}
 }
 
-// TestFakeOverlayRipensLate checks that the addresses of the tunnel appear some time after the
+// TestFakeOverlayGetsAddressesLate checks that the addresses of the tunnel appear some time after the
 // network.
-func TestFakeOverlayRipensLate(t *testing.T) {
+func TestFakeOverlayGetsAddressesLate(t *testing.T) {
 	f := hnstest.NewFake(hns.Server2025)
 	f.Late = 2
 	if _, err := f.CreateNetwork(ctx, overlay("net", 4096)); err != nil {
