@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bandwidth"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -87,7 +88,7 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 		return err
 	}
 	b.step("limit bandwidth")
-	if err := link.SetLimits(s, pair); err != nil {
+	if err := bandwidth.Set(s, pair); err != nil {
 		return err
 	}
 	b.step("configure pair")

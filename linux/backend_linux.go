@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bandwidth"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/events"
 	"github.com/isthmus-net/isthmus/linux/fabric"
@@ -166,7 +167,7 @@ func (b *Backend) sweep() error {
 			return err
 		}
 	}
-	if err := link.SweepLimits(); err != nil {
+	if err := bandwidth.Sweep(); err != nil {
 		return err
 	}
 	known, err := b.path.Endpoints()

@@ -7,10 +7,10 @@
 //
 // Every other feature is a component with a package and objects of its own: kubeproxy, fabric,
 // fastpath, sources, denylist, hostport. In policy mode another CNI plugin makes the interfaces,
-// and foreign finds them. Further sub-packages: policymap and denymap lay out
-// maps (pure), bpfobj holds the compiled programs, loader and xdp load and pin them, migrate
-// copies flows of an older map layout, link creates interfaces. takeover plans how a node leaves
-// the bridge of another network.
+// and foreign finds them. Further sub-packages: policymap and denymap lay out maps (pure), bpfobj
+// holds the compiled programs, loader and xdp load and pin them, migrate copies flows of an older
+// map layout, link creates interfaces, bandwidth limits them. takeover moves a node from the
+// bridge of another network.
 //
 // It does not decide what is allowed: the State does.
 package linux

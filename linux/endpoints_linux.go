@@ -7,6 +7,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bandwidth"
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
@@ -83,7 +84,8 @@ func (b *Backend) checkInterface(s link.PairSpec, f link.Found) []string {
 	if b.cfg.PolicyOnly {
 		return b.checkForeign(s)
 	}
-	return link.Check(s, link.Pair{Name: f.Name, Index: f.Index})
+	pair := link.Pair{Name: f.Name, Index: f.Index}
+	return append(link.Check(s, pair), bandwidth.Check(s, pair)...)
 }
 
 func noEntry(f link.Found) string { return "the map endpoints has no entry for interface " + f.Name }

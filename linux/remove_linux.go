@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/linux/bandwidth"
 	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/foreign"
 	"github.com/isthmus-net/isthmus/linux/hostport"
@@ -37,7 +38,7 @@ func Remove(_ context.Context, cfg Config) error {
 	for _, f := range found {
 		errs = append(errs, link.DeleteByName(f.Name))
 	}
-	errs = append(errs, link.DropAllClassifiers(), foreign.Remove(cfg.StateDir), link.SweepLimits(), fabric.Cleanup(),
+	errs = append(errs, link.DropAllClassifiers(), foreign.Remove(cfg.StateDir), bandwidth.Sweep(), fabric.Cleanup(),
 		hostport.Remove(), link.DropNodeClassifiers(nil))
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as pods may use them

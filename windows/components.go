@@ -15,7 +15,7 @@ import (
 )
 
 // makeComponents creates the components of a node. Host ports and bandwidth limits are not among them: they
-// are policies of the endpoint itself, so AddEndpoint writes them.
+// are policies of the endpoint itself, which packages hostport and bandwidth encode and AddEndpoint writes.
 func (b *Backend) makeComponents() {
 	host := dataplane.Host{Log: b.log, Step: b.config.Step, Repaired: func(string) {}} // the agent counts repairs of objects of HNS
 	b.fabric = fabric.New(fabric.Config{Overlay: b.config.Mode == Overlay, Mode: b.config.Fabric, VNI: b.config.VNI, PodCIDRs: b.config.PodCIDRs,

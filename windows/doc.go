@@ -7,8 +7,9 @@
 // endpoints by their names, and may repeat everything after a crash. It runs on any system against
 // hnstest.Fake; only one file of package hns needs Windows.
 //
-// Its Backend is the policy core: network, endpoints and ACLs. Other features are components with packages
-// of their own: fabric and denylist; components.go lists them. Package flowevents explains drops.
+// Its Backend is the policy core: network, endpoints and ACLs. Other features have packages of their own:
+// components, which components.go lists, and hostport and bandwidth, whose policies belong to endpoints.
+// Package flowevents explains drops.
 //
 // It programs no load balancers, and reports no allowed flows.
 package windows

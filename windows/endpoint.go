@@ -12,7 +12,9 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/bandwidth"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostport"
 	"go4.org/netipx"
 )
 
@@ -109,11 +111,11 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	if e.MACAddress == "" {
 		return hns.Endpoint{}, errors.New("addresses: HNS endpoints need an IPv4 address")
 	}
-	mappings, err := b.portMappings(spec)
+	mappings, err := hostport.Policies(spec.HostPorts, spec.IPs)
 	if err != nil {
 		return hns.Endpoint{}, err
 	}
-	limits, err := limits(spec.Bandwidth)
+	limits, err := bandwidth.Policies(spec.Bandwidth)
 	if err != nil {
 		return hns.Endpoint{}, err
 	}
@@ -178,7 +180,7 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 			continue
 		}
 		elsewhere := e.HostComputeNamespace != "" && !hns.SameID(e.HostComputeNamespace, namespace)
-		limited := hasLimit(e.Policies) && !hasLimit(want.Policies) // writing the other policies may not remove a limit
+		limited := bandwidth.Limits(e.Policies) && !bandwidth.Limits(want.Policies) // writing the other policies may not remove a limit
 		misresolved := e.HostComputeNamespace == "" && !sameResolver(e.DNS, want.DNS)
 		if found == nil && !e.Remote() && sameAddresses(e, &want) && !elsewhere && !limited && !misresolved && !states[strings.ToLower(e.ID)].Broken() {
 			found = e

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostport"
 )
 
 // removeStale removes endpoints that hold an address of the wanted one.
@@ -39,7 +40,7 @@ func (b *Backend) removeStale(ctx context.Context, n *hns.Network, want hns.Endp
 // endpoints that has the port and is in no namespace, and returns nil: the caller retries. Otherwise the
 // error names the owner of the port, or where to look.
 func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoint, cause error) error {
-	ports := mappedPorts(want.Policies)
+	ports := hostport.Mapped(want.Policies)
 	if len(ports) == 0 {
 		return fmt.Errorf("create hns endpoint: no range of ports is left for outbound NAT, or Windows reserves them: "+
 			"check netsh int ipv4 show excludedportrange and vfpctrl /list-nat-range, and restart the hns service: %w", cause)
@@ -50,7 +51,7 @@ func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoi
 	}
 	for i := range list {
 		e := &list[i]
-		if !slices.ContainsFunc(mappedPorts(e.Policies), func(p string) bool { return slices.Contains(ports, p) }) {
+		if !slices.ContainsFunc(hostport.Mapped(e.Policies), func(p string) bool { return slices.Contains(ports, p) }) {
 			continue
 		}
 		if _, ours := b.config.parseEndpointName(e.Name); !ours || e.HostComputeNamespace != "" {

@@ -44,7 +44,7 @@ func RepairClassifiers(index int, c Classifiers) error {
 			return err
 		}
 		for _, f := range filters {
-			if isClassifier(f) || f.Attrs().Priority != classifierPrio {
+			if isClassifier(f) || f.Attrs().Priority != ClassifierPriority {
 				continue
 			}
 			if err := netlink.FilterDel(f); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -72,5 +72,5 @@ func filtersOf(index int, parent uint32) ([]netlink.Filter, error) {
 
 func isClassifier(f netlink.Filter) bool {
 	b, ok := f.(*netlink.BpfFilter)
-	return ok && b.Name == classifierName && b.DirectAction && b.Priority == classifierPrio && b.Handle == classifierHandle
+	return ok && b.Name == classifierName && b.DirectAction && b.Priority == ClassifierPriority && b.Handle == classifierHandle
 }

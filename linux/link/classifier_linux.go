@@ -14,11 +14,13 @@ import (
 // Classifiers are the two programs of an endpoint, by file descriptor.
 type Classifiers struct{ FromPod, ToPod int }
 
+// ClassifierPriority is the priority of our filters, before those of others.
+const ClassifierPriority = 1
+
 // Name, priority and handle identify our filters.
 const (
 	classifierName   = "isthmus"
 	classifierHandle = 1
-	classifierPrio   = 1
 )
 
 func classifierHooks(c Classifiers) map[uint32]int {
@@ -27,7 +29,7 @@ func classifierHooks(c Classifiers) map[uint32]int {
 
 func classifier(index int, parent uint32, program int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: parent, Handle: classifierHandle, Priority: classifierPrio, Protocol: unix.ETH_P_ALL},
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: parent, Handle: classifierHandle, Priority: ClassifierPriority, Protocol: unix.ETH_P_ALL},
 		Fd:          program, Name: classifierName, DirectAction: true,
 	}
 }

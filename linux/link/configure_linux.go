@@ -192,7 +192,7 @@ func permanent(index int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
 }
 
-// Check compares a pair with its spec and describes the differences.
+// Check compares a pair with its spec and describes the differences, except those of bandwidth limits.
 func Check(s PairSpec, p Pair) (problems []string) {
 	host, err := netlink.LinkByName(p.Name)
 	if err != nil {
@@ -208,7 +208,7 @@ func Check(s PairSpec, p Pair) (problems []string) {
 			problems = append(problems, fmt.Sprintf("route to %s by %s is missing", ip, p.Name))
 		}
 	}
-	return append(append(problems, checkLimits(s, p)...), checkPod(s, host.Attrs().HardwareAddr)...)
+	return append(problems, checkPod(s, host.Attrs().HardwareAddr)...)
 }
 
 func checkPod(s PairSpec, hostMAC net.HardwareAddr) (problems []string) {

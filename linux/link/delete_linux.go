@@ -31,7 +31,7 @@ func DeletePairs(ids []model.EndpointID) []error {
 		}
 		running.Go(func() error {
 			defer h.Close()
-			errs[i] = errors.Join(deleteByName(h, HostName(id)), deleteByName(h, senderName(id)))
+			errs[i] = errors.Join(deleteByName(h, HostName(id)), deleteByName(h, SenderName(id)))
 			return nil
 		})
 	}

@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	namePrefix  = "ist"
-	aliasPrefix = "isthmus:"
+	namePrefix   = "ist"
+	senderPrefix = "isq"
+	hashLength   = 12 // of the hash in both kinds of names
+	aliasPrefix  = "isthmus:"
 )
 
 // Gateways are the next hops that pods use.
@@ -34,7 +36,25 @@ var (
 // HostName returns the name of the host end of an endpoint's pair.
 func HostName(id model.EndpointID) string {
 	sum := sha256.Sum256([]byte(id))
-	return namePrefix + hex.EncodeToString(sum[:6])
+	return namePrefix + hex.EncodeToString(sum[:hashLength/2])
+}
+
+// SenderName returns the name of the ifb interface that limits what an endpoint's pod sends. Package bandwidth creates
+// it, and DeletePairs removes it.
+func SenderName(id model.EndpointID) string { return SenderOf(HostName(id)) }
+
+// SenderOf returns the SenderName that belongs to the host end of this name; "" if the name is not one of HostName.
+func SenderOf(hostName string) string {
+	hash, ok := strings.CutPrefix(hostName, namePrefix)
+	if !ok || len(hash) != hashLength {
+		return ""
+	}
+	return senderPrefix + hash
+}
+
+// IsSender reports whether a name has the form of SenderName.
+func IsSender(name string) bool {
+	return strings.HasPrefix(name, senderPrefix) && len(name) == len(senderPrefix)+hashLength
 }
 
 // Alias returns the alias of the host end of an endpoint's pair.
@@ -229,7 +249,7 @@ func List() ([]Found, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		id, ours := strings.CutPrefix(a.Alias, aliasPrefix)
-		named := l.Type() == "veth" && strings.HasPrefix(a.Name, namePrefix) && len(a.Name) == len(namePrefix)+12
+		named := l.Type() == "veth" && strings.HasPrefix(a.Name, namePrefix) && len(a.Name) == len(namePrefix)+hashLength
 		if named && (ours || a.Alias == "") {
 			all = append(all, Found{Name: a.Name, Index: a.Index, ID: model.EndpointID(id), Up: a.Flags&net.FlagUp != 0})
 		}

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package windows
+// Package hostport turns host ports of pods into policies of their HNS endpoints, and finds the ports in such policies.
+//
+// The policies belong to an endpoint from its creation on, so it is not a component: package windows writes them. It
+// does not call HNS.
+package hostport
 
 import (
 	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// portMappings returns the policies that forward ports of the node to the pod: one for each host port and
-// address family of the pod. HNS supports TCP and UDP.
-func (b *Backend) portMappings(spec dataplane.EndpointSpec) ([]hns.Policy, error) {
+// Policies returns the policies that forward ports of the node to a pod with these addresses: one for each host port
+// and address family of the pod. HNS supports TCP and UDP.
+func Policies(ports []model.HostPort, ips []netip.Addr) ([]hns.Policy, error) {
 	var list []hns.Policy
-	for _, h := range spec.HostPorts {
+	for _, h := range ports {
 		if h.Protocol != model.TCP && h.Protocol != model.UDP {
 			return nil, fmt.Errorf("host port %d/%s: HNS maps ports of TCP and UDP only: use a Service of type NodePort", h.Number, h.Protocol)
 		}
 		for _, v6 := range []bool{false, true} {
-			if !h.Is(v6) || !slices.ContainsFunc(spec.IPs, func(a netip.Addr) bool { return a.Is6() == v6 }) {
+			if !h.Is(v6) || !slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is6() == v6 }) {
 				continue
 			}
 			m := hns.PortMapping{Protocol: uint32(h.Protocol), InternalPort: h.Port, ExternalPort: h.Number}
@@ -37,8 +40,8 @@ func (b *Backend) portMappings(spec dataplane.EndpointSpec) ([]hns.Policy, error
 	return list, nil
 }
 
-// mappedPorts lists the ports of the node that policies forward to the pod, as "6/8080".
-func mappedPorts(policies []hns.Policy) []string {
+// Mapped lists the ports of the node that policies forward to the pod, as "6/8080".
+func Mapped(policies []hns.Policy) []string {
 	var ports []string
 	for _, p := range policies {
 		var m hns.PortMapping

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package windows
+// Package bandwidth turns the bandwidth limits of pods into policies of their HNS endpoints.
+//
+// The policies belong to an endpoint from its creation on, so it is not a component: package windows writes them. It
+// does not call HNS.
+package bandwidth
 
 import (
 	"fmt"
@@ -10,9 +14,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// limits returns the policy that limits a pod's egress; none without a limit. HNS chooses the burst. It
+// Policies returns the policy that limits a pod's egress; none without a limit. HNS chooses the burst. It
 // cannot limit ingress.
-func limits(b model.Bandwidth) ([]hns.Policy, error) {
+func Policies(b model.Bandwidth) ([]hns.Policy, error) {
 	switch {
 	case b.Ingress != (model.Limit{}):
 		return nil, fmt.Errorf("bandwidth %s: HNS limits only egress: remove the annotation kubernetes.io/ingress-bandwidth", b)
@@ -22,6 +26,7 @@ func limits(b model.Bandwidth) ([]hns.Policy, error) {
 	return []hns.Policy{hns.MakePolicy(hns.TypeQOS, hns.QOS{MaximumOutgoingBandwidthInBytes: b.Egress.Rate / 8})}, nil
 }
 
-func hasLimit(policies []hns.Policy) bool {
+// Limits reports whether one of the policies limits the bandwidth.
+func Limits(policies []hns.Policy) bool {
 	return slices.ContainsFunc(policies, func(p hns.Policy) bool { return p.Is(hns.TypeQOS) })
 }

@@ -1,32 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package link
+package bandwidth
 
 import (
 	"errors"
 	"fmt"
 	"math"
 	"net"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // Token buckets (tbf) limit the bandwidth of a pod. The bucket for what the pod receives is the
 // root qdisc of the host end. What it sends goes to an ifb interface with another bucket: a
 // filter redirects it there after the programs have passed it.
-const (
-	senderPrefix = "isq"
-	redirectPrio = classifierPrio + 1
-)
-
-// senderName returns the name of the ifb interface for what an endpoint's pod sends.
-func senderName(id model.EndpointID) string {
-	return senderPrefix + strings.TrimPrefix(HostName(id), namePrefix)
-}
+const redirectPrio = link.ClassifierPriority + 1
 
 var bucketHandle = netlink.MakeHandle(1, 0)
 
@@ -43,9 +35,9 @@ func bucket(index int, l model.Limit, mtu int) (*netlink.Tbf, error) {
 	}, nil
 }
 
-// SetLimits limits an endpoint's bandwidth. It is called before the pair is up, and again to
+// Set limits an endpoint's bandwidth. It is called before the pair is up, and again to
 // repair what is missing.
-func SetLimits(s PairSpec, p Pair) error {
+func Set(s link.PairSpec, p link.Pair) error {
 	if s.Bandwidth.Ingress.Rate > 0 {
 		if err := setBucket(p.Index, p.Name, s.Bandwidth.Ingress, s.MTU); err != nil {
 			return err
@@ -58,7 +50,7 @@ func SetLimits(s PairSpec, p Pair) error {
 	if err != nil {
 		return err
 	}
-	if err := setBucket(index, senderName(s.ID), s.Bandwidth.Egress, s.MTU); err != nil {
+	if err := setBucket(index, link.SenderName(s.ID), s.Bandwidth.Egress, s.MTU); err != nil {
 		return err
 	}
 	return redirect(p, index)
@@ -87,7 +79,7 @@ func hasBucket(index int, l model.Limit, mtu int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	found, err := Whole(func() ([]netlink.Qdisc, error) {
+	found, err := link.Whole(func() ([]netlink.Qdisc, error) {
 		return netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
 	})
 	if err != nil {
@@ -102,13 +94,14 @@ func hasBucket(index int, l model.Limit, mtu int) (bool, error) {
 }
 
 // ensureSender creates the ifb interface for what the pod sends.
-func ensureSender(s PairSpec) (index int, err error) {
-	name := senderName(s.ID)
+func ensureSender(s link.PairSpec) (index int, err error) {
+	name := link.SenderName(s.ID)
 	l, err := netlink.LinkByName(name)
 	if err == nil && l.Type() != "ifb" {
 		return 0, fmt.Errorf("interface %s exists and is not an ifb of Isthmus: remove it", name)
 	}
-	if isGone(err) {
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
 		err = netlink.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name}})
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			err = fmt.Errorf("%w: the kernel has no ifb, load the module", err)
@@ -121,7 +114,7 @@ func ensureSender(s PairSpec) (index int, err error) {
 		return 0, fmt.Errorf("create interface %s for what the pod sends: %w", name, err)
 	}
 	// It has no addresses and sends nothing by itself.
-	if err := WriteSysctls(senderSysctls(name)); err != nil {
+	if err := link.WriteSysctls(senderSysctls(name)); err != nil {
 		return 0, err
 	}
 	if l.Attrs().Flags&net.FlagUp == 0 {
@@ -132,13 +125,13 @@ func ensureSender(s PairSpec) (index int, err error) {
 	return l.Attrs().Index, nil
 }
 
-func senderSysctls(name string) []Sysctl {
-	return []Sysctl{{"ipv6/conf/" + name + "/disable_ipv6", "1"}}
+func senderSysctls(name string) []link.Sysctl {
+	return []link.Sysctl{{Path: "ipv6/conf/" + name + "/disable_ipv6", Value: "1"}}
 }
 
 // redirect redirects what the pod sends to an interface, after the programs. Packets that
 // return from there skip the programs.
-func redirect(p Pair, to int) error {
+func redirect(p link.Pair, to int) error {
 	if right, err := redirects(p.Index, to); err != nil || right {
 		return err
 	}
@@ -162,7 +155,7 @@ func redirect(p Pair, to int) error {
 
 // redirects reports whether an interface redirects what it receives to another.
 func redirects(from, to int) (bool, error) {
-	filters, err := Whole(func() ([]netlink.Filter, error) {
+	filters, err := link.Whole(func() ([]netlink.Filter, error) {
 		return netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: from}}, netlink.HANDLE_MIN_INGRESS)
 	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
@@ -179,8 +172,12 @@ func redirects(from, to int) (bool, error) {
 	return false, nil
 }
 
-// checkLimits describes what prevents the limits of an endpoint's bandwidth.
-func checkLimits(s PairSpec, p Pair) (problems []string) {
+// Check describes what prevents the limits of an endpoint's bandwidth. It finds nothing without an interface, whose
+// absence package link reports.
+func Check(s link.PairSpec, p link.Pair) (problems []string) {
+	if _, err := netlink.LinkByName(p.Name); err != nil {
+		return nil
+	}
 	check := func(index int, name string, l model.Limit) {
 		if limited, err := hasBucket(index, l, s.MTU); err != nil {
 			problems = append(problems, err.Error())
@@ -194,12 +191,12 @@ func checkLimits(s PairSpec, p Pair) (problems []string) {
 	if s.Bandwidth.Egress.Rate == 0 {
 		return problems
 	}
-	name := senderName(s.ID)
+	name := link.SenderName(s.ID)
 	l, err := netlink.LinkByName(name)
 	if err != nil || l.Type() != "ifb" || l.Attrs().Flags&net.FlagUp == 0 {
 		return append(problems, fmt.Sprintf("interface %s, which limits what the pod sends, is missing or down", name))
 	}
-	problems = append(problems, CheckSysctls(senderSysctls(name))...)
+	problems = append(problems, link.CheckSysctls(senderSysctls(name))...)
 	check(l.Attrs().Index, name, s.Bandwidth.Egress)
 	if leads, err := redirects(p.Index, l.Attrs().Index); err != nil {
 		problems = append(problems, err.Error())
@@ -209,24 +206,24 @@ func checkLimits(s PairSpec, p Pair) (problems []string) {
 	return problems
 }
 
-// SweepLimits removes the ifb interfaces of endpoints whose pair is gone.
-func SweepLimits() error {
-	links, err := Whole(netlink.LinkList)
+// Sweep removes the ifb interfaces of endpoints whose pair is gone.
+func Sweep() error {
+	links, err := link.Whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
-	pairs := make(map[string]bool)
+	wanted := make(map[string]bool)
 	for _, l := range links {
-		if name, ok := strings.CutPrefix(l.Attrs().Name, namePrefix); ok && l.Type() == "veth" {
-			pairs[name] = true
+		if l.Type() == "veth" {
+			wanted[link.SenderOf(l.Attrs().Name)] = true
 		}
 	}
 	for _, l := range links {
-		name, ok := strings.CutPrefix(l.Attrs().Name, senderPrefix)
-		if !ok || l.Type() != "ifb" || len(name) != 12 || pairs[name] {
+		name := l.Attrs().Name
+		if l.Type() != "ifb" || !link.IsSender(name) || wanted[name] {
 			continue
 		}
-		if err := DeleteByName(l.Attrs().Name); err != nil {
+		if err := link.DeleteByName(name); err != nil {
 			return err
 		}
 	}
