@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// damage is what another process did to the directory of pins.
+// damage is a change of the directory of pins by another process.
 type damage struct {
 	name string
 	do   func() error

@@ -34,8 +34,8 @@ func (e env) uninstallCommand() *cobra.Command {
 		Long: `Remove Isthmus from this node: CNI configuration and plugin, the data
 path with its programs, maps, interfaces and routes, and the records. It refuses
 while the agent runs, or while pods are attached: they would lose their network,
-and the runtime could no longer remove them. Delete or drain them first. Whatever
-was left by an earlier attempt is removed, too; it is not an error if nothing is left.
+and the runtime could no longer remove them. Delete or drain them first. Remains of
+an earlier attempt are removed, too. It is not an error if nothing is left.
 
 --config takes the file of the agent. Settings that uninstall does not have are ignored.`,
 		Args: daemon.NoArgs,

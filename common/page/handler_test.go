@@ -50,7 +50,7 @@ func get(h http.Handler, address string, header ...string) *httptest.ResponseRec
 
 var tags = regexp.MustCompile(`<[^>]*>|\s+`)
 
-// text is what a reader sees of a page.
+// text returns the visible text of a page.
 func text(w *httptest.ResponseRecorder) string {
 	return strings.Join(strings.Fields(tags.ReplaceAllString(w.Body.String(), " ")), " ")
 }

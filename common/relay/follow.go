@@ -101,7 +101,7 @@ func sendAll(stream grpc.ServerStreamingServer[observer.GetFlowsResponse], list 
 type follower struct {
 	pool *Pool
 	view *redact.View
-	// request is that for agents.
+	// request is the request that agents get.
 	request *observer.GetFlowsRequest
 	in      chan *observer.GetFlowsResponse
 	readers *sync.WaitGroup

@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// release is what is made, and what it came to.
+// release holds the input and the result of a release.
 type release struct {
 	source  source
 	version string

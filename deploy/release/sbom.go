@@ -16,7 +16,7 @@ import (
 	"github.com/spdx/tools-golang/spdx/v2/v2_3"
 )
 
-// repository is where commits, releases and documents are.
+// repository is the address of commits, releases and documents.
 const repository = "https://github.com/isthmus-net/isthmus"
 
 // command is a built command, and the modules that it contains.

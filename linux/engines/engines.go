@@ -25,7 +25,7 @@ type Objects struct {
 	Tables, Chains, Interfaces []string
 }
 
-// signature is how one engine is recognised: by prefixes of names, or by whole names where they end with "$".
+// signature holds the names by which an engine is recognised: prefixes, or whole names where they end with "$".
 type signature struct {
 	name, remedy               string
 	tables, chains, interfaces []string

@@ -52,7 +52,7 @@ type DataPath struct {
 	constants map[string]uint32
 	// pins are the pinned objects. It owns the links.
 	pins Pins
-	// want is what this process has written to maps that no State describes.
+	// want is the content that this process has written to maps that no State describes.
 	want intent
 	// numbers caches the kernel IDs of programs.
 	numbers map[*ebpf.Program]ebpf.ProgramID

@@ -23,7 +23,7 @@ type Pins map[string]*pin
 // pin is one pinned object.
 type pin struct {
 	of pinnable
-	// inode is that of the pinned file. No later file has the same one.
+	// inode is the inode number of the pinned file, which no later file gets.
 	inode uint64
 }
 

@@ -54,7 +54,7 @@ func Kubenet() Network {
 	return Network{From: FromKubenet, Name: "kubenet", Bridge: "cbr0", Leases: filepath.Join(defaultLeases, "kubenet")}
 }
 
-// plugin is what the planner reads of a plugin in a configuration.
+// plugin holds the keys of a plugin's configuration that the planner reads.
 type plugin struct {
 	Type       string          `json:"type"`
 	Bridge     string          `json:"bridge"`

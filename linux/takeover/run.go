@@ -33,7 +33,7 @@ type Progress struct {
 	Plan Plan `json:"plan"`
 }
 
-// version is that of the file of a Progress.
+// version is the version of the file format of a Progress.
 const version = 1
 
 // Begin returns the Progress of a Plan of which no step is done.

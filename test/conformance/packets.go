@@ -23,7 +23,7 @@ type pod struct {
 	ip          netip.Addr
 }
 
-// packet is what one pod sends to another.
+// packet is a packet from one pod to another.
 type packet struct {
 	protocol model.Protocol // TCP or UDP
 	port     uint16         // of the receiver
@@ -147,7 +147,7 @@ type pair struct {
 	*bench
 	wire wire
 	a, b pod
-	// again is how long a flow with a wrong verdict waits for its second packet.
+	// again is the pause before the second packet of a flow with a wrong verdict.
 	again time.Duration
 	// holds are the lists that sendCorpus has written to the pods; empty if it does not know.
 	holds [2]string

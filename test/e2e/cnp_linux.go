@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// homepage is where the report of conformance refers to.
+// homepage is the address in the report of conformance.
 const homepage = "https://github.com/isthmus-net/isthmus"
 
 // runCNP runs the conformance tests of ClusterNetworkPolicy, of the module test/cnp, with all features. They write a

@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
-// sandbox is where the files of a HostProcess container's image are.
+// sandbox is the directory of the files of a HostProcess container's image.
 const sandbox = `C:\hpc`
 
 // podItem is a pod of the API server, as far as the kubelet of a windowsNode needs it.

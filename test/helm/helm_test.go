@@ -63,7 +63,7 @@ func render(t *testing.T, flags ...string) string {
 	return out
 }
 
-// preface is what a complete manifest has before the rendered chart.
+// preface precedes the rendered chart in a complete manifest.
 const preface = `# SPDX-License-Identifier: Apache-2.0
 #
 # Rendered from deploy/helm/isthmus by "make manifests". Do not edit.

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// fate is what became of a mutant.
+// fate is the result of running the tests on a mutant.
 type fate string
 
 const (

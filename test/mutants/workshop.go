@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// outcome is how a test ended.
+// outcome is the result of a test.
 type outcome string
 
 const (

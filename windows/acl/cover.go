@@ -14,7 +14,7 @@ import (
 // themselves, which suffice.
 const maxCandidates = 256
 
-// demand is what one group needs of one verdict on one protocol.
+// demand is a group and the cells of one protocol for which it needs, or may get, rules of one verdict.
 type demand struct {
 	who members
 	// need must be covered; can may be: the cells with that verdict.

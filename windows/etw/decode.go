@@ -77,7 +77,7 @@ type Decoder struct {
 	decoded, unwanted int
 }
 
-// kind is what is known of the events of one id and version.
+// kind is the decoded description of the events of one id and version.
 type kind struct {
 	schema schema
 	maps   map[string]map[uint64]string

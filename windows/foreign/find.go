@@ -22,7 +22,7 @@ type found struct {
 	network hns.Network
 }
 
-// attempts is how often a listing is repeated if an object vanishes in the middle of it.
+// attempts is the maximum number of listings if objects vanish during one.
 const attempts = 4
 
 // scan lists the endpoints of pods on all networks. It is one listing per network.

@@ -15,7 +15,7 @@ import (
 // printer writes outcomes in one of the forms.
 type printer struct {
 	form string
-	// totals is where the last line goes: to stdout only if that is text for people.
+	// totals gets the last line. It is stdout only if the output is text for people.
 	stdout, stderr, totals io.Writer
 	junit                  *annotate.JUnit
 	report                 testReport

@@ -325,7 +325,7 @@ func open(path string, limits manifests.Limits) (manifests.File, error) {
 	return piped(path, f, limits)
 }
 
-// use is how the output of another program gets to this command.
+// use returns the end of a command line that passes its output to this command.
 func (s *Source) use() string {
 	if s.command == "diff" {
 		return "> built.yaml, and name built.yaml"

@@ -39,7 +39,7 @@ type node struct {
 	socket string
 	fake   *dataplanetest.Fake
 	agent  *agent.Agent
-	// level is that of logger, which writes to log.
+	// level is the level of logger, which writes to log.
 	level  *loglevel.Level
 	logger *slog.Logger
 	log    *lockedBuffer

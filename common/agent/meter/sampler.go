@@ -14,8 +14,8 @@ import (
 const (
 	// readTimeout bounds one read. HNS answers one call per pod, one after the other.
 	readTimeout = 30 * time.Second
-	// cheap is how long a read takes that every caller may cause. After a longer one the Sampler pauses
-	// for share times its duration.
+	// cheap is the maximum duration of a read without a pause after it. After a longer one the Sampler
+	// pauses for share times its duration.
 	cheap = 100 * time.Millisecond
 	share = 20
 )

@@ -26,9 +26,9 @@ type Side struct {
 	OS model.OS
 }
 
-// Changes lists every flow that two versions decide differently, once, and no other. It
-// joins groups that change in the same way, first by destination and then by source. The
-// order is that of the sources.
+// Changes lists every flow that two versions decide differently, once, and no other. It joins
+// groups that change in the same way, first by destination and then by source. The changes are
+// in the order of their sources.
 func (p *Partition) Changes() []Change {
 	d := &differ{Partition: p, known: make(map[[4]PortsID][]delta), byTargets: make(map[string]*Change)}
 	for _, f := range p.families {

@@ -16,8 +16,8 @@ import (
 const Magic = "ISTHMUS\n"
 
 const (
-	// version is that of the frame. Messages evolve as in protobuf: by fields that the other side may not
-	// know.
+	// version is the version of the frame format. Messages evolve as in protobuf: by fields that the
+	// other side may not know.
 	version = 1
 	// headerSize is the length of the header, in bytes.
 	headerSize = 24

@@ -241,8 +241,7 @@ func (r *Reporter) try(ctx context.Context, t *task) error {
 	return t.do(ctx)
 }
 
-// startup is how long a starting agent may take to put policy in force before its Node reports that it has
-// not.
+// startup is the time that a starting agent has to put policy in force before its Node reports a problem.
 const startup = 10 * time.Second
 
 // plan creates tasks for differences, and drops tasks without one.

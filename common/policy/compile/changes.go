@@ -19,7 +19,7 @@ type difference struct {
 	pods       []podChange
 	// endpoints are those whose Table may change.
 	endpoints map[model.EndpointID]bool
-	// others are objects that policy does not read.
+	// others are the changed objects that policy does not read.
 	others otherObjects
 }
 

@@ -64,7 +64,7 @@ func Flow(scope access.Scope, key []byte, f *flow.Flow) *flow.Flow {
 	return out
 }
 
-// end is what a scope shows of one end of a flow.
+// end is one end of a flow, reduced to what a scope shows.
 type end struct {
 	endpoint *flow.Endpoint
 	// own is true for a pod of the scope. named and address are true if the scope shows names and address.

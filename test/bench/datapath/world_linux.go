@@ -33,7 +33,7 @@ type world struct {
 	anyPod bool
 }
 
-// grant is what one policy allows.
+// grant is an address and a port that a policy allows.
 type grant struct {
 	peer netip.Addr
 	port uint16
