@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// grace is how long a pod may lack an interface before that is a problem: a pod that ends keeps its
+// grace is the time without an interface after which a pod is a problem: a pod that ends keeps its
 // addresses in the API for a moment.
 const grace = 2 * time.Second
 
