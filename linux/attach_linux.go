@@ -103,7 +103,7 @@ func (b *Backend) addSlot(id model.EndpointID, add func(model.EndpointID) (polic
 	if err != nil {
 		return slot, err
 	}
-	b.turnPage()
+	b.recordVersion()
 	if !had {
 		err = b.path.ResetVerdictCounts(slot.Index)
 	}

@@ -220,6 +220,6 @@ func (b *Backend) repairPolicy() error {
 		b.layout = nil
 		return err
 	}
-	b.turnPage()
+	b.recordVersion()
 	return nil
 }

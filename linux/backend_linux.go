@@ -61,10 +61,10 @@ type Backend struct {
 	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
 	upgrade   upgrade
 	ends      ends
-	// pods are the pods of the endpoints. book records which policy was in force when, for
+	// pods are the pods of the endpoints. history records which policy was in force when, for
 	// Watch.
-	pods map[model.EndpointID]model.PodID
-	book events.Book
+	pods    map[model.EndpointID]model.PodID
+	history events.History
 }
 
 var (
@@ -211,7 +211,7 @@ func (b *Backend) readBack() error {
 		b.noteDamage(p)
 	}
 	b.layout = layout
-	b.turnPage()
+	b.recordVersion()
 	b.noteUsage()
 	return b.keepSlots(found)
 }
@@ -240,7 +240,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 		if err != nil {
 			return nil, fmt.Errorf("lay out policy: %w", err)
 		}
-		b.turnPage()
+		b.recordVersion()
 		b.step("write maps")
 		if err := b.path.Execute(w); err != nil {
 			b.layout = nil

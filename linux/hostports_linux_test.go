@@ -94,8 +94,8 @@ func takesLoopback(pod string) (open, table bool, err error) {
 	return string(text) == "1\n", table, err
 }
 
-// tend calls Idle of the backend for a while.
-func (l *lab) tend(d time.Duration) {
+// idleFor calls Idle of the backend for a while.
+func (l *lab) idleFor(d time.Duration) {
 	l.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		l.must(l.node.Do(func() error { _, err := l.backend.Idle(context.Background()); return err }))
@@ -170,11 +170,11 @@ func TestFlushedHostPorts(t *testing.T) {
 	l.pod("a", 11)
 	l.serve(l.pods["a"], "[::]:80", "a")
 	l.apply()
-	l.tend(1500 * time.Millisecond)
+	l.idleFor(1500 * time.Millisecond)
 	before, err := l.backend.Counters(context.Background())
 	l.must(err)
 	l.flush()
-	for began := time.Now(); ; l.tend(100 * time.Millisecond) {
+	for began := time.Now(); ; l.idleFor(100 * time.Millisecond) {
 		if _, table := l.takesLoopback("a"); table {
 			break
 		}
@@ -217,7 +217,7 @@ func TestOwnServicesStay(t *testing.T) {
 
 	resolver.Close()
 	daemon := l.serve(l.node, "0.0.0.0:8100", "daemon") // after the pod
-	l.tend(1500 * time.Millisecond)
+	l.idleFor(1500 * time.Millisecond)
 	l.answers(l.node, map[string]string{"127.0.0.53:8100": "daemon", "127.0.0.1:8100": "daemon", node4: "daemon", node6: "a"})
 	l.answers(l.outside, map[string]string{node4: "a", node6: "a"})
 	want := "host port TCP 8100 of pod default/a: a process of the node also listens on TCP 0.0.0.0:8100"
@@ -225,7 +225,7 @@ func TestOwnServicesStay(t *testing.T) {
 		t.Errorf("faults %q, want %q", got, want)
 	}
 	daemon.Close()
-	l.tend(1500 * time.Millisecond)
+	l.idleFor(1500 * time.Millisecond)
 	all["127.0.0.53:8100"] = "a"
 	l.answers(l.node, all)
 	if got := l.backend.Faults(); len(got) > 0 {

@@ -23,20 +23,20 @@ func (b *Backend) Watch(ctx context.Context, f func([]model.FlowEvent)) error {
 				b.log.Warn("read flow event", "error", err)
 				continue
 			}
-			list = append(list, b.book.Resolve(r, now.Add(r.Time-clock)))
+			list = append(list, b.history.Resolve(r, now.Add(r.Time-clock)))
 		}
 		f(list)
 	})
 }
 
-// turnPage records for Watch the policy that the maps will hold.
-func (b *Backend) turnPage() {
+// recordVersion records for Watch the policy that the maps will hold.
+func (b *Backend) recordVersion() {
 	slots := make(map[uint32]events.Slot)
 	for n, id := range b.layout.Holders() {
 		word := b.layout.Slots[n]
 		slots[n] = events.Slot{Endpoint: id, Pod: b.pods[id], Table: word.Table, Epoch: word.Epoch}
 	}
-	b.book.Add(events.Page{From: monotonic(), Slots: slots, State: b.layout.State()})
+	b.history.Add(events.Version{From: monotonic(), Slots: slots, State: b.layout.State()})
 }
 
 // monotonic returns the time of the clock that the programs use.

@@ -80,7 +80,7 @@ func newLoop(a *Agent) (*loop, error) {
 	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry), contested: make(contest),
 		checks: checks{contested: make(contest)}}
 	l.enforced.compiler = compile.New()
-	l.adoptions.book = adoption.New(a.cfg.NodeName)
+	l.adoptions.claims = adoption.New(a.cfg.NodeName)
 	store, err := endpoint.Open(a.cfg.RecordDir)
 	if err != nil {
 		return nil, err

@@ -216,8 +216,8 @@ func (e *entry) spec() dataplane.EndpointSpec {
 
 // adoptions are the pods that no ADD named.
 type adoptions struct {
-	book *adoption.Book
-	// taken is the snapshot that the book has read.
+	claims *adoption.Claims
+	// taken is the snapshot that claims has read.
 	taken *model.Snapshot
 	due   time.Time // time of the next comparison; zero if only a change of the cluster causes one
 	// failed is the error of the last attempt to list the interfaces.
@@ -242,10 +242,10 @@ func (l *loop) adoptPods() {
 	}
 	now, first := time.Now(), a.taken == nil
 	if a.taken != l.snapshot {
-		a.book.Take(a.taken, l.snapshot, now)
+		a.claims.Take(a.taken, l.snapshot, now)
 		a.taken = l.snapshot
 	}
-	if !first && !a.book.Due() && (a.due.IsZero() || now.Before(a.due)) {
+	if !first && !a.claims.Due() && (a.due.IsZero() || now.Before(a.due)) {
 		return
 	}
 	a.due = now.Add(searchEvery)
@@ -259,7 +259,7 @@ func (l *loop) adoptPods() {
 		return
 	}
 	known := l.attachedPods()
-	r := a.book.Compare(known, interfaces, func(p model.PodID) bool {
+	r := a.claims.Compare(known, interfaces, func(p model.PodID) bool {
 		return slices.ContainsFunc(l.pending, func(add *addition) bool { return add.pod() == p })
 	}, l.observes)
 	for _, c := range r.Close {
@@ -275,7 +275,7 @@ func (l *loop) adoptPods() {
 	}
 	l.adoptAll(r.Adopt)
 	switch {
-	case a.book.Pending() > 0:
+	case a.claims.Pending() > 0:
 	case slices.ContainsFunc(l.attachedPods(), func(p adoption.Attached) bool { return p.Handle != "" }):
 		a.due = now.Add(followEvery)
 	default:
@@ -309,7 +309,7 @@ func (l *loop) adoptAll(matches []adoption.Match) {
 		e, err := l.adoptPod(m)
 		if err != nil {
 			l.log.Error("adopt pod", "pod", m.Pod.PodID, "interface", m.Interface.Name, "error", err)
-			l.adoptions.book.Failed(m.Pod.PodID, oneLine(err))
+			l.adoptions.claims.Failed(m.Pod.PodID, oneLine(err))
 			continue
 		}
 		batch, since[e] = append(batch, &attachedAdd{entry: e}), m.Since
@@ -317,10 +317,10 @@ func (l *loop) adoptAll(matches []adoption.Match) {
 	l.finishAdds(batch)
 	for _, j := range batch {
 		if e := l.entries[j.ID()]; e != j.entry || e.State != endpoint.Ready {
-			l.adoptions.book.Failed(j.Pod(), "its policy could not be applied; retrying")
+			l.adoptions.claims.Failed(j.Pod(), "its policy could not be applied; retrying")
 			continue
 		}
-		l.adoptions.book.Failed(j.Pod(), "")
+		l.adoptions.claims.Failed(j.Pod(), "")
 		l.agent.meter.Unpoliced(since[j.entry])
 		l.log.Info("pod is adopted", "pod", j.Pod(), "interface", j.attachment.HostIfName, "seconds without policy", time.Since(since[j.entry]).Seconds())
 	}
@@ -354,8 +354,8 @@ func (l *loop) adoptPod(m adoption.Match) (*entry, error) {
 
 // unpoliced returns the pods of this node without policy.
 func (l *loop) unpoliced() []adoption.Unpoliced {
-	if l.adoptions.book == nil {
+	if l.adoptions.claims == nil {
 		return nil
 	}
-	return l.adoptions.book.Unpoliced(time.Now())
+	return l.adoptions.claims.Unpoliced(time.Now())
 }

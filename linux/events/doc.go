@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package events interprets the flow events of the programs. A Record is what a program wrote.
-// A Book knows the endpoint and the table of each slot over time, and turns a Record into a
+// A History knows the endpoint and the table of each slot over time, and turns a Record into a
 // model.FlowEvent with pod and cause.
 //
 // Records are read late, when the maps may hold other policies. Epochs identify the policy,

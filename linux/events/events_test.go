@@ -95,7 +95,7 @@ func FuzzDecode(f *testing.F) {
 		if len(b) != events.Size || r.ID >= bpfobj.Counters || r.Src.IsValid() != r.Dst.IsValid() || r.Time < 0 {
 			t.Errorf("decoded %x as %+v", b, r)
 		}
-		e := book().Resolve(r, time.Unix(0, 0))
+		e := history().Resolve(r, time.Unix(0, 0))
 		if _, decided := r.Verdict(); decided == (e.Drop != model.NotDropped) {
 			t.Errorf("resolved %+v from %+v", e, r)
 		}
@@ -125,17 +125,17 @@ var (
 	fresh = &model.Cause{Reason: model.ReasonIsolated, Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "fresh"}, Direction: model.Egress}
 )
 
-func page(from time.Duration, table, epoch uint32, s *model.State) events.Page {
-	return events.Page{From: from, State: s, Slots: map[uint32]events.Slot{3: {Endpoint: "a:eth0", Pod: web, Table: table, Epoch: epoch}}}
+func version(from time.Duration, table, epoch uint32, s *model.State) events.Version {
+	return events.Version{From: from, State: s, Slots: map[uint32]events.Slot{3: {Endpoint: "a:eth0", Pod: web, Table: table, Epoch: epoch}}}
 }
 
-// book starts as after a restart, with a State without causes. Then the policies become known,
+// history starts as after a restart, with a State without causes. Then the policies become known,
 // then they change.
-func book() *events.Book {
-	b := &events.Book{}
-	b.Add(page(time.Second, 9, 17, state(nil)))
-	b.Add(page(6*time.Second, 9, 17, state(old)))
-	b.Add(page(8*time.Second, 13, 18, state(fresh)))
+func history() *events.History {
+	b := &events.History{}
+	b.Add(version(time.Second, 9, 17, state(nil)))
+	b.Add(version(6*time.Second, 9, 17, state(old)))
+	b.Add(version(8*time.Second, 13, 18, state(fresh)))
 	return b
 }
 
@@ -161,7 +161,7 @@ func TestResolve(t *testing.T) {
 		"another verdict than the rules give":                  {record(9*time.Second, 13, 18, bpfobj.CountEgressAllow), web, nil},
 		"a drop":                                               {record(9*time.Second, 0, 0, bpfobj.DropSpoofed), web, nil},
 	} {
-		e := book().Resolve(c.record, time.Unix(7, 0))
+		e := history().Resolve(c.record, time.Unix(7, 0))
 		if e.Pod != c.pod || e.Cause != c.cause || !e.Time.Equal(time.Unix(7, 0)) {
 			t.Errorf("%s: pod %s, cause %v, want %s, %v", name, e.Pod, e.Cause, c.pod, c.cause)
 		}
@@ -169,15 +169,15 @@ func TestResolve(t *testing.T) {
 	// Neither the slot nor its epoch is known: the address must be the pod's.
 	r := record(9*time.Second, 8, 16, bpfobj.CountEgressDeny)
 	r.Src = netip.MustParseAddr("10.1.0.77")
-	if e := book().Resolve(r, time.Time{}); e.Pod != (model.PodID{}) {
+	if e := history().Resolve(r, time.Time{}); e.Pod != (model.PodID{}) {
 		t.Errorf("flow of 10.1.0.77 is said to be of pod %s", e.Pod)
 	}
-	if e := book().Resolve(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != model.DropRevoked || !e.Denied() {
+	if e := history().Resolve(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != model.DropRevoked || !e.Denied() {
 		t.Errorf("resolved %+v from a packet of a revoked flow", e)
 	}
 	// Until a State contains an endpoint, its table denies everything.
-	b := &events.Book{}
-	b.Add(page(0, 9, 5, &model.State{}))
+	b := &events.History{}
+	b.Add(version(0, 9, 5, &model.State{}))
 	if e := b.Resolve(record(1, 9, 5, bpfobj.CountEgressDeny), time.Time{}); e.Cause == nil || e.Cause.Reason != model.ReasonPending {
 		t.Errorf("denied by %v, want that policy is not known yet", e.Cause)
 	}

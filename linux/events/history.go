@@ -20,37 +20,37 @@ type Slot struct {
 	Table, Epoch uint32
 }
 
-// Page is the content of the maps from a time on.
-type Page struct {
+// Version is the content of the maps from a time on.
+type Version struct {
 	// From is by the clock of Record.Time.
 	From  time.Duration
 	Slots map[uint32]Slot
 	State *model.State
 }
 
-// pages is the number of pages that a Book keeps, enough for the steps of a few policy changes.
+// versions is the number of versions that a History keeps, enough for the steps of a few policy changes.
 // Records are read a fraction of a second late.
-const pages = 16
+const versions = 16
 
-// Book holds the latest pages. Any goroutine may use it.
-type Book struct {
-	mutex sync.Mutex
-	pages []Page // oldest first
+// History holds the latest versions. Any goroutine may use it.
+type History struct {
+	mutex    sync.Mutex
+	versions []Version // oldest first
 }
 
 // Add records the policy that holds from now on. Call it before the maps are written, so that
-// every record finds its page.
-func (b *Book) Add(p Page) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	if len(b.pages) == pages {
-		b.pages = slices.Delete(b.pages, 0, 1)
+// every record finds its version.
+func (h *History) Add(v Version) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if len(h.versions) == versions {
+		h.versions = slices.Delete(h.versions, 0, 1)
 	}
-	b.pages = append(b.pages, p)
+	h.versions = append(h.versions, v)
 }
 
 // Resolve converts a record to a flow event with the given wall-clock time.
-func (b *Book) Resolve(r Record, when time.Time) model.FlowEvent {
+func (h *History) Resolve(r Record, when time.Time) model.FlowEvent {
 	e := model.FlowEvent{Time: when, Direction: r.Direction, Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort,
 		Protocol: r.Protocol, Service: r.Service, Masquerade: r.Masquerade, Table: policymap.TableNumber(r.Table), Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
 	verdict, decided := r.Verdict()
@@ -60,60 +60,60 @@ func (b *Book) Resolve(r Record, when time.Time) model.FlowEvent {
 	} else {
 		e.Drop = bpfobj.DropReasons[r.ID]
 	}
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	for _, p := range b.decidedBy(r) {
-		s := p.Slots[r.Slot]
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, v := range h.decidedBy(r) {
+		s := v.Slots[r.Slot]
 		e.Endpoint, e.Pod = s.Endpoint, s.Pod
 		if decided && e.Cause == nil {
-			e.Cause = cause(p.State, s, r, verdict)
+			e.Cause = cause(v.State, s, r, verdict)
 		}
 	}
 	if e.Endpoint != "" {
 		return e
 	}
-	if p := b.at(r.Time); p != nil {
-		if s, ok := p.Slots[r.Slot]; ok && (!decided || owns(p.State, s.Endpoint, r)) {
+	if v := h.at(r.Time); v != nil {
+		if s, ok := v.Slots[r.Slot]; ok && (!decided || owns(v.State, s.Endpoint, r)) {
 			e.Endpoint, e.Pod = s.Endpoint, s.Pod
 		}
 	}
 	return e
 }
 
-// decidedBy returns the pages that can explain a record, the best first. The best is the page
-// of its time, if the slot had its epoch there. Next is the newest page with that epoch: a
-// State that was read back after a start has no causes. Last is the newest page with the same
+// decidedBy returns the versions that can explain a record, the best first. The best is the version
+// of its time, if the slot had its epoch there. Next is the newest version with that epoch: a
+// State that was read back after a start has no causes. Last is the newest version with the same
 // table, which stands for the same rules, although a start assigns new epochs.
-func (b *Book) decidedBy(r Record) []*Page {
+func (h *History) decidedBy(r Record) []*Version {
 	if r.Epoch == 0 {
 		return nil // the program read no slot
 	}
-	var then, newest, table *Page
-	for i := range b.pages {
-		p := &b.pages[i]
-		s, ok := p.Slots[r.Slot]
+	var then, newest, table *Version
+	for i := range h.versions {
+		v := &h.versions[i]
+		s, ok := v.Slots[r.Slot]
 		if !ok || s.Table != r.Table {
 			continue
 		}
 		if policymap.TableNumber(s.Table) != policymap.DenyAll {
-			table = p
+			table = v
 		}
 		if s.Epoch != r.Epoch {
 			continue
 		}
-		newest = p
-		if then == nil || p.From <= r.Time {
-			then = p
+		newest = v
+		if then == nil || v.From <= r.Time {
+			then = v
 		}
 	}
-	return slices.DeleteFunc([]*Page{then, newest, table}, func(p *Page) bool { return p == nil })
+	return slices.DeleteFunc([]*Version{then, newest, table}, func(v *Version) bool { return v == nil })
 }
 
-// at returns the page of a time, or the oldest page.
-func (b *Book) at(t time.Duration) *Page {
-	for i := len(b.pages) - 1; i >= 0; i-- {
-		if b.pages[i].From <= t || i == 0 {
-			return &b.pages[i]
+// at returns the version of a time, or the oldest version.
+func (h *History) at(t time.Duration) *Version {
+	for i := len(h.versions) - 1; i >= 0; i-- {
+		if h.versions[i].From <= t || i == 0 {
+			return &h.versions[i]
 		}
 	}
 	return nil

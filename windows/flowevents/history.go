@@ -12,91 +12,91 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// maxPages bounds the kept States. Events are read a second or two late.
-const maxPages = 64
+// maxVersions bounds the kept States. Events are read a second or two late.
+const maxVersions = 64
 
-// page is a State that was being written or in force.
-type page struct {
+// version is a State that was being written or in force.
+type version struct {
 	// from is when its first write could take effect, and done when all had; zero until then.
 	from, done time.Time
 	state      *model.State
 	owners     map[netip.Addr]model.EndpointID
 }
 
-// book holds the latest States, and the attached pods. It is safe for concurrent use.
-type book struct {
+// history holds the latest States, and the attached pods. It is safe for concurrent use.
+type history struct {
 	mu       sync.Mutex
-	pages    []page // oldest first
+	versions []version // oldest first
 	attached map[model.EndpointID]dataplane.EndpointSpec
 }
 
 // begin records a State that is about to be written.
-func (b *book) begin(s *model.State, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n := len(b.pages); n > 0 && b.pages[n-1].state == s {
+func (h *history) begin(s *model.State, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.versions); n > 0 && h.versions[n-1].state == s {
 		return
 	}
-	p := page{from: now, state: s, owners: make(map[netip.Addr]model.EndpointID)}
+	v := version{from: now, state: s, owners: make(map[netip.Addr]model.EndpointID)}
 	for id, e := range s.Policy.Endpoints {
 		for _, a := range e.IPs {
-			p.owners[a] = id
+			v.owners[a] = id
 		}
 	}
-	if len(b.pages) == maxPages {
-		b.pages = slices.Delete(b.pages, 0, 1)
+	if len(h.versions) == maxVersions {
+		h.versions = slices.Delete(h.versions, 0, 1)
 	}
-	b.pages = append(b.pages, p)
+	h.versions = append(h.versions, v)
 }
 
 // applied records that the last State is in force.
-func (b *book) applied(s *model.State, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n := len(b.pages); n > 0 && b.pages[n-1].state == s && b.pages[n-1].done.IsZero() {
-		b.pages[n-1].done = now
+func (h *history) applied(s *model.State, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.versions); n > 0 && h.versions[n-1].state == s && h.versions[n-1].done.IsZero() {
+		h.versions[n-1].done = now
 	}
 }
 
-func (b *book) attach(s dataplane.EndpointSpec) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.attached[s.ID] = s
+func (h *history) attach(s dataplane.EndpointSpec) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.attached[s.ID] = s
 }
 
-func (b *book) detach(id model.EndpointID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.attached, id)
+func (h *history) detach(id model.EndpointID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.attached, id)
 }
 
 // explain returns the flow event of a packet. It returns false for a packet of no pod of Isthmus, one that policy
 // allowed, and one that a deny list dropped, as such drops are only counted.
-func (b *book) explain(p *packet) (model.FlowEvent, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (h *history) explain(p *packet) (model.FlowEvent, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	e := model.FlowEvent{Time: p.time, Direction: p.direction, Verdict: model.Deny, Src: p.src, Dst: p.dst, SrcPort: p.srcPort,
 		DstPort: p.dstPort, Protocol: p.protocol}
 	if p.protocol == model.ICMP || p.protocol == model.ICMPv6 {
 		e.Detail = model.UnknownICMPType
 	}
-	pages := b.inForce(p.time)
-	if e.Endpoint, e.Pod = b.owner(p.own(), pages); e.Endpoint == "" || p.allowed {
+	versions := h.inForce(p.time)
+	if e.Endpoint, e.Pod = h.owner(p.own(), versions); e.Endpoint == "" || p.allowed {
 		return e, false
 	}
-	for _, page := range pages {
-		if p.direction == model.Ingress && page.state.Deny != nil && page.state.Deny.Denies(p.remote()) {
+	for _, v := range versions {
+		if p.direction == model.Ingress && v.state.Deny != nil && v.state.Deny.Denies(p.remote()) {
 			return e, false
 		}
 	}
-	for _, page := range pages {
-		s := &page.state.Policy
+	for _, v := range versions {
+		s := &v.state.Policy
 		if d := s.Decide(e.Endpoint, p.direction, p.remote(), p.protocol, p.dstPort); d.Verdict == model.Deny {
 			e.Cause, e.Class = d.Cause, s.Class(p.remote())
 			return e, true
 		}
 	}
-	if len(pages) == 0 {
+	if len(versions) == 0 {
 		e.Cause = &model.Cause{Reason: model.ReasonPending, Direction: p.direction}
 		return e, true
 	}
@@ -105,14 +105,14 @@ func (b *book) explain(p *packet) (model.FlowEvent, bool) {
 
 // inForce returns the States that may have decided at a time, the newest first: the last that was begun, and those
 // before it until one was in force completely.
-func (b *book) inForce(t time.Time) (list []*page) {
-	for i := len(b.pages) - 1; i >= 0; i-- {
-		p := &b.pages[i]
-		if p.from.After(t) && i > 0 {
+func (h *history) inForce(t time.Time) (list []*version) {
+	for i := len(h.versions) - 1; i >= 0; i-- {
+		v := &h.versions[i]
+		if v.from.After(t) && i > 0 {
 			continue // events from before the first State are explained by it
 		}
-		list = append(list, p)
-		if !p.done.IsZero() && !p.done.After(t) {
+		list = append(list, v)
+		if !v.done.IsZero() && !v.done.After(t) {
 			break
 		}
 	}
@@ -120,13 +120,13 @@ func (b *book) inForce(t time.Time) (list []*page) {
 }
 
 // owner returns the endpoint that had an address.
-func (b *book) owner(a netip.Addr, pages []*page) (model.EndpointID, model.PodID) {
-	for _, p := range pages {
-		if id, ok := p.owners[a]; ok {
-			return id, p.state.Policy.Endpoints[id].Pod
+func (h *history) owner(a netip.Addr, versions []*version) (model.EndpointID, model.PodID) {
+	for _, v := range versions {
+		if id, ok := v.owners[a]; ok {
+			return id, v.state.Policy.Endpoints[id].Pod
 		}
 	}
-	for id, s := range b.attached {
+	for id, s := range h.attached {
 		if slices.Contains(s.IPs, a) {
 			return id, s.Pod
 		}

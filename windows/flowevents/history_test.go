@@ -31,67 +31,67 @@ func denying(policy string) *model.State {
 // TestStateOfTheTime: a packet is explained by a State that may have been in force when it was dropped.
 func TestStateOfTheTime(t *testing.T) {
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
-	b := book{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
+	h := history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
 	first, second, third := denying("first"), denying("second"), denying("")
-	b.begin(first, at(10))
-	b.applied(first, at(12))
-	b.begin(second, at(20))
-	b.begin(second, at(22)) // a second attempt
-	b.applied(second, at(24))
-	b.begin(third, at(30))
+	h.begin(first, at(10))
+	h.applied(first, at(12))
+	h.begin(second, at(20))
+	h.begin(second, at(22)) // a second attempt
+	h.applied(second, at(24))
+	h.begin(third, at(30))
 	for second, want := range map[int]string{
 		5:  "first", // from before the start of the agent
 		11: "first", 15: "first", 19: "first",
 		20: "second", 23: "second", 24: "second", 29: "second",
 		30: "second", 39: "second", // the third is not in force yet, and allows it
 	} {
-		e, ok := b.explain(&packet{time: at(second), direction: model.Ingress, src: remote, dst: web, protocol: model.TCP, dstPort: 80})
+		e, ok := h.explain(&packet{time: at(second), direction: model.Ingress, src: remote, dst: web, protocol: model.TCP, dstPort: 80})
 		if !ok || e.Cause == nil || e.Cause.Origin.Name != want || e.Pod.Name != "web" || e.Endpoint != "web:eth0" {
 			t.Errorf("second %d: %t, %v by %v, want %s", second, ok, e.Pod, e.Cause, want)
 		}
 	}
-	b.applied(third, at(40))
+	h.applied(third, at(40))
 	p := &packet{time: at(41), direction: model.Ingress, src: remote, dst: web, protocol: model.TCP, dstPort: 80}
-	if e, ok := b.explain(p); ok {
+	if e, ok := h.explain(p); ok {
 		t.Errorf("a State that is not in force any more explains a packet: %v", e.Cause)
 	}
 	p.blocked = true
-	if e, ok := b.explain(p); !ok || e.Cause != nil || e.Verdict != model.Deny {
+	if e, ok := h.explain(p); !ok || e.Cause != nil || e.Verdict != model.Deny {
 		t.Errorf("a packet that Windows blocked and policy allows: %t, %v", ok, e.Cause)
 	}
 }
 
 // TestManyStates: the oldest are forgotten.
 func TestManyStates(t *testing.T) {
-	var b book
-	for i := range 3 * maxPages {
+	var h history
+	for i := range 3 * maxVersions {
 		s := denying("any")
-		b.begin(s, time.Unix(int64(i), 0))
-		b.applied(s, time.Unix(int64(i), 0))
+		h.begin(s, time.Unix(int64(i), 0))
+		h.applied(s, time.Unix(int64(i), 0))
 	}
-	if len(b.pages) != maxPages || b.pages[0].from != time.Unix(2*maxPages, 0) {
-		t.Errorf("%d pages from %v", len(b.pages), b.pages[0].from)
+	if len(h.versions) != maxVersions || h.versions[0].from != time.Unix(2*maxVersions, 0) {
+		t.Errorf("%d versions from %v", len(h.versions), h.versions[0].from)
 	}
 }
 
 // TestAttachedPod: a pod that no State has yet is denied everything, and named.
 func TestAttachedPod(t *testing.T) {
-	b := book{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
+	h := history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
 	spec := dataplane.EndpointSpec{ID: "new:eth0", Pod: model.PodID{Namespace: "shop", Name: "new"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.1.9")}}
 	p := &packet{time: time.Unix(1, 0), direction: model.Egress, src: spec.IPs[0], dst: remote, protocol: model.UDP, dstPort: 53}
-	if _, ok := b.explain(p); ok {
+	if _, ok := h.explain(p); ok {
 		t.Error("a packet of no known pod has an event")
 	}
-	b.attach(spec)
+	h.attach(spec)
 	for range 2 { // without a State, and with one of other pods
-		e, ok := b.explain(p)
+		e, ok := h.explain(p)
 		if !ok || e.Pod != spec.Pod || e.Cause.Reason != model.ReasonPending || e.Cause.Direction != model.Egress {
 			t.Errorf("%t, %+v, %v", ok, e, e.Cause)
 		}
-		b.begin(denying("other"), time.Unix(0, 0))
+		h.begin(denying("other"), time.Unix(0, 0))
 	}
-	b.detach(spec.ID)
-	if _, ok := b.explain(p); ok {
+	h.detach(spec.ID)
+	if _, ok := h.explain(p); ok {
 		t.Error("a packet of a removed pod has an event")
 	}
 }
@@ -131,10 +131,10 @@ func FuzzParse(f *testing.F) {
 		if ok && (!p.own().IsValid() || !p.remote().IsValid() || p.own().Is4() != (len(address) == 4)) {
 			t.Fatalf("%+v", p)
 		}
-		b := book{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
-		b.begin(denying("any"), time.Unix(0, 0))
+		h := history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
+		h.begin(denying("any"), time.Unix(0, 0))
 		if ok {
-			b.explain(&p)
+			h.explain(&p)
 		}
 	})
 }

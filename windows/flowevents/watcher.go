@@ -43,9 +43,9 @@ func (l Limits) Validate() error {
 
 // Watcher reads flow events. Its methods are safe for concurrent use; only one Watch may run at a time.
 type Watcher struct {
-	source etw.Source
-	limits Limits
-	book   book
+	source  etw.Source
+	limits  Limits
+	history history
 
 	limited atomic.Uint64
 	mu      sync.Mutex // guards the fields below
@@ -62,7 +62,7 @@ type budget struct {
 // New returns a Watcher. The Limits must be valid.
 func New(source etw.Source, l Limits) *Watcher {
 	return &Watcher{source: source, limits: l, budgets: make(map[budget]*rate.Limiter),
-		book: book{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}}
+		history: history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}}
 }
 
 // Watch calls f with new flow events until the context is done.
@@ -75,7 +75,7 @@ func (w *Watcher) Watch(ctx context.Context, f func([]model.FlowEvent)) error {
 			if !ok {
 				continue
 			}
-			e, ok := w.book.explain(&p)
+			e, ok := w.history.explain(&p)
 			if ok && w.pays(&e) {
 				list = append(list, e)
 			}
@@ -115,17 +115,17 @@ func (w *Watcher) note(err error) {
 }
 
 // Begin records a State before it is written, so that every event finds its State.
-func (w *Watcher) Begin(s *model.State) { w.book.begin(s, time.Now()) }
+func (w *Watcher) Begin(s *model.State) { w.history.begin(s, time.Now()) }
 
 // Applied records that the State of the last Begin is in force.
-func (w *Watcher) Applied(s *model.State) { w.book.applied(s, time.Now()) }
+func (w *Watcher) Applied(s *model.State) { w.history.applied(s, time.Now()) }
 
 // EndpointAdded records the pod of an endpoint that no State may have yet.
-func (w *Watcher) EndpointAdded(s dataplane.EndpointSpec) { w.book.attach(s) }
+func (w *Watcher) EndpointAdded(s dataplane.EndpointSpec) { w.history.attach(s) }
 
 // RemoveEndpoint forgets a pod.
 func (w *Watcher) RemoveEndpoint(id model.EndpointID) {
-	w.book.detach(id)
+	w.history.detach(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range model.Directions {

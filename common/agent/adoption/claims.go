@@ -18,8 +18,8 @@ import (
 // addresses in the API for a moment.
 const grace = 2 * time.Second
 
-// Book holds the claims of one node's pods. It is not safe for concurrent use.
-type Book struct {
+// Claims holds the claims of one node's pods. It is not safe for concurrent use.
+type Claims struct {
 	node string
 	// round counts the comparisons. It orders the appearance of claims and interfaces.
 	round  uint64
@@ -84,45 +84,45 @@ type Unpoliced struct {
 	Why string
 }
 
-// New returns a Book for the pods of a node.
-func New(node string) *Book {
-	return &Book{node: node, claims: make(map[model.PodID]*claim), appeared: make(map[string]uint64)}
+// New returns Claims for the pods of a node.
+func New(node string) *Claims {
+	return &Claims{node: node, claims: make(map[model.PodID]*claim), appeared: make(map[string]uint64)}
 }
 
 // Take reads the claims of a snapshot. old is the snapshot of the call before, or nil.
-func (b *Book) Take(old, s *model.Snapshot, now time.Time) {
+func (cs *Claims) Take(old, s *model.Snapshot, now time.Time) {
 	if old == nil {
 		for id := range s.Pods.All() {
-			b.take(id, s, now)
+			cs.take(id, s, now)
 		}
 		return
 	}
 	for id := range s.Pods.Changes(old.Pods) {
-		b.take(id, s, now)
+		cs.take(id, s, now)
 	}
 }
 
-func (b *Book) take(id model.PodID, s *model.Snapshot, now time.Time) {
+func (cs *Claims) take(id model.PodID, s *model.Snapshot, now time.Time) {
 	pod, ok := s.Pods.Get(id)
-	was := b.claims[id]
-	if !ok || pod.Node != b.node || !pod.Policed() || len(pod.IPs) == 0 {
-		delete(b.claims, id)
-		b.fresh = b.fresh || was != nil
+	was := cs.claims[id]
+	if !ok || pod.Node != cs.node || !pod.Policed() || len(pod.IPs) == 0 {
+		delete(cs.claims, id)
+		cs.fresh = cs.fresh || was != nil
 		return
 	}
 	if was != nil && was.pod.UID == pod.UID && sameAddresses(was.pod.IPs, pod.IPs) {
 		was.pod = pod
 		return
 	}
-	b.claims[id], b.fresh = &claim{pod: pod, since: now}, true
+	cs.claims[id], cs.fresh = &claim{pod: pod, since: now}, true
 }
 
 // Due reports whether claims changed since the last comparison.
-func (b *Book) Due() bool { return b.fresh }
+func (cs *Claims) Due() bool { return cs.fresh }
 
 // Pending returns how many claims have no endpoint, as of the last comparison.
-func (b *Book) Pending() (n int) {
-	for _, c := range b.claims {
+func (cs *Claims) Pending() (n int) {
+	for _, c := range cs.claims {
 		if c.why != "" {
 			n++
 		}
@@ -131,23 +131,23 @@ func (b *Book) Pending() (n int) {
 }
 
 // Ended records that the endpoint of a pod was removed. The same claim gets no other interface.
-func (b *Book) Ended(pod model.PodID, uid string) {
-	if c := b.claims[pod]; c != nil && (uid == "" || c.pod.UID == "" || uid == c.pod.UID) {
+func (cs *Claims) Ended(pod model.PodID, uid string) {
+	if c := cs.claims[pod]; c != nil && (uid == "" || c.pod.UID == "" || uid == c.pod.UID) {
 		c.ended = true
 	}
 }
 
 // Failed records why a pod of a Result could not be attached. A later comparison tries again.
-func (b *Book) Failed(pod model.PodID, why string) {
-	if c := b.claims[pod]; c != nil {
+func (cs *Claims) Failed(pod model.PodID, why string) {
+	if c := cs.claims[pod]; c != nil {
 		c.why = why
 	}
 }
 
 // Unpoliced lists the pods without policy, sorted. A pod that has just appeared, or whose interface is gone,
 // is not one.
-func (b *Book) Unpoliced(now time.Time) (all []Unpoliced) {
-	for id, c := range b.claims {
+func (cs *Claims) Unpoliced(now time.Time) (all []Unpoliced) {
+	for id, c := range cs.claims {
 		if c.why != "" && (c.held || !c.ended && now.Sub(c.since) >= grace) {
 			all = append(all, Unpoliced{id, c.why})
 		}
@@ -158,26 +158,26 @@ func (b *Book) Unpoliced(now time.Time) (all []Unpoliced) {
 
 // Compare matches the claims with the interfaces of the node. busy reports whether an ADD of a pod is under way,
 // observed whether the pods of a namespace are observed.
-func (b *Book) Compare(attached []Attached, interfaces []dataplane.Interface, busy func(model.PodID) bool, observed func(namespace string) bool) Result {
-	b.fresh = false
-	b.round++
-	b.see(interfaces)
+func (cs *Claims) Compare(attached []Attached, interfaces []dataplane.Interface, busy func(model.PodID) bool, observed func(namespace string) bool) Result {
+	cs.fresh = false
+	cs.round++
+	cs.see(interfaces)
 	var r Result
 	owners := make(map[model.EndpointID]Attached)
 	for _, a := range attached {
-		if _, there := b.appeared[a.Handle]; a.Handle != "" && !there {
+		if _, there := cs.appeared[a.Handle]; a.Handle != "" && !there {
 			r.Gone = append(r.Gone, a.ID)
-			b.Ended(a.Pod, a.UID)
+			cs.Ended(a.Pod, a.UID)
 			continue
 		}
 		owners[a.ID] = a
 	}
-	best := b.winners()
-	open := b.unsatisfied(owners, best, busy)
-	m := matching{book: b, observed: observed, candidates: make(map[*claim][]*dataplane.Interface), taken: make(map[string]bool)}
+	best := cs.winners()
+	open := cs.unsatisfied(owners, best, busy)
+	m := matching{claims: cs, observed: observed, candidates: make(map[*claim][]*dataplane.Interface), taken: make(map[string]bool)}
 	for _, c := range open {
 		for i := range interfaces {
-			if face := &interfaces[i]; b.available(face, c, owners, best) {
+			if face := &interfaces[i]; cs.available(face, c, owners, best) {
 				m.candidates[c] = append(m.candidates[c], face)
 			}
 		}
@@ -187,25 +187,25 @@ func (b *Book) Compare(attached []Attached, interfaces []dataplane.Interface, bu
 }
 
 // see numbers claims and interfaces in the order of their appearance.
-func (b *Book) see(interfaces []dataplane.Interface) {
+func (cs *Claims) see(interfaces []dataplane.Interface) {
 	there := make(map[string]uint64, len(interfaces))
 	for _, i := range interfaces {
-		if there[i.Handle] = b.appeared[i.Handle]; there[i.Handle] == 0 {
-			there[i.Handle] = b.round
+		if there[i.Handle] = cs.appeared[i.Handle]; there[i.Handle] == 0 {
+			there[i.Handle] = cs.round
 		}
 	}
-	b.appeared = there
-	for _, c := range b.claims {
+	cs.appeared = there
+	for _, c := range cs.claims {
 		if c.round == 0 {
-			c.round = b.round
+			c.round = cs.round
 		}
 	}
 }
 
 // unsatisfied returns the claims without an endpoint, sorted. A claim whose address belongs to a younger pod
-// is none.
-func (b *Book) unsatisfied(owners map[model.EndpointID]Attached, best map[netip.Addr]*claim, busy func(model.PodID) bool) (open []*claim) {
-	for id, c := range b.claims {
+// is not one of them.
+func (cs *Claims) unsatisfied(owners map[model.EndpointID]Attached, best map[netip.Addr]*claim, busy func(model.PodID) bool) (open []*claim) {
+	for id, c := range cs.claims {
 		c.why, c.held = "", false
 		satisfied := busy(id)
 		for _, a := range owners {
@@ -226,9 +226,9 @@ func (b *Book) unsatisfied(owners map[model.EndpointID]Attached, best map[netip.
 
 // winners returns the claim of each address: that of the younger pod, else the later one, else that of the pod
 // whose name sorts last.
-func (b *Book) winners() map[netip.Addr]*claim {
+func (cs *Claims) winners() map[netip.Addr]*claim {
 	best := make(map[netip.Addr]*claim)
-	for _, c := range b.claims {
+	for _, c := range cs.claims {
 		for _, ip := range c.pod.IPs {
 			if o := best[ip]; o == nil || cmp.Or(cmp.Compare(c.pod.Created, o.pod.Created), cmp.Compare(c.round, o.round), c.pod.PodID.Compare(o.pod.PodID)) > 0 {
 				best[ip] = c
@@ -239,7 +239,7 @@ func (b *Book) winners() map[netip.Addr]*claim {
 }
 
 // available reports whether an interface may be that of a claim.
-func (b *Book) available(i *dataplane.Interface, c *claim, owners map[model.EndpointID]Attached, best map[netip.Addr]*claim) bool {
+func (cs *Claims) available(i *dataplane.Interface, c *claim, owners map[model.EndpointID]Attached, best map[netip.Addr]*claim) bool {
 	if !containsAll(i.Addresses, c.pod.IPs) {
 		return false
 	}
@@ -251,7 +251,7 @@ func (b *Book) available(i *dataplane.Interface, c *claim, owners map[model.Endp
 		return false // an ADD has named its pod
 	}
 	// A pod keeps its interface as long as the API says that it has the addresses.
-	was := b.claims[owner.Pod]
+	was := cs.claims[owner.Pod]
 	live := was != nil && was.pod.UID == owner.UID && !slices.ContainsFunc(was.pod.IPs, func(ip netip.Addr) bool { return best[ip] != was })
 	return was == c || !live
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// node is a Book with what surrounds it.
+// node is Claims with what surrounds it.
 type node struct {
 	t        *testing.T
-	book     *adoption.Book
+	claims   *adoption.Claims
 	old      *model.Snapshot
 	now      time.Time
 	attached []adoption.Attached
@@ -25,7 +25,7 @@ type node struct {
 }
 
 func newNode(t *testing.T) *node {
-	return &node{t: t, book: adoption.New("n"), now: time.Unix(1000, 0)}
+	return &node{t: t, claims: adoption.New("n"), now: time.Unix(1000, 0)}
 }
 
 func addrs(all ...string) (ips []netip.Addr) {
@@ -48,9 +48,9 @@ func face(handle string, ips ...string) dataplane.Interface {
 func (n *node) compare(pods ...*model.Pod) string {
 	n.t.Helper()
 	s := model.MakeSnapshot(nil, nil, pods, nil)
-	n.book.Take(n.old, s, n.now)
+	n.claims.Take(n.old, s, n.now)
 	n.old = s
-	r := n.book.Compare(n.attached, n.faces, func(model.PodID) bool { return false }, func(string) bool { return n.observed })
+	r := n.claims.Compare(n.attached, n.faces, func(model.PodID) bool { return false }, func(string) bool { return n.observed })
 	var done []string
 	for _, id := range r.Gone {
 		done = append(done, "gone "+string(id))
@@ -74,7 +74,7 @@ func (n *node) compare(pods ...*model.Pod) string {
 				n.faces[i].Owner, n.faces[i].Closed, n.faces[i].ClosedFor = id, false, ""
 			}
 		}
-		n.book.Failed(m.Pod.PodID, "")
+		n.claims.Failed(m.Pod.PodID, "")
 	}
 	return strings.Join(done, ", ")
 }
@@ -99,7 +99,7 @@ func (n *node) want(got, want string) {
 // wantUnpoliced checks the pods that are reported after the grace period.
 func (n *node) wantUnpoliced(parts ...string) {
 	n.t.Helper()
-	all := n.book.Unpoliced(n.now.Add(time.Minute))
+	all := n.claims.Unpoliced(n.now.Add(time.Minute))
 	if len(all) != len(parts) {
 		n.t.Fatalf("unpoliced %v, want %q", all, parts)
 	}
@@ -124,7 +124,7 @@ func TestRunningPods(t *testing.T) {
 	n.wantUnpoliced() // a is ending
 	n.want(n.compare(pod("b", 1, "10.0.0.2"), pod("c", 1, "10.0.0.9")), "")
 	n.wantUnpoliced("s/c: no veth pair of this node ends at an interface with the address 10.0.0.9")
-	if all := n.book.Unpoliced(n.now); len(all) > 0 {
+	if all := n.claims.Unpoliced(n.now); len(all) > 0 {
 		t.Errorf("a pod is reported when it appears: %v", all)
 	}
 }
@@ -154,7 +154,7 @@ func TestAddressMoves(t *testing.T) {
 		n.faces = []dataplane.Interface{face("2", "10.0.0.1")}
 		n.want(n.compare(a), "gone a, close 2 for s/a/uid-a")
 		if restart {
-			n.book, n.old = adoption.New("n"), nil
+			n.claims, n.old = adoption.New("n"), nil
 		}
 		n.want(n.compare(a), "")
 		n.wantUnpoliced("s/a: interface veth-2 got the address 10.0.0.1 after")
@@ -219,7 +219,7 @@ func TestBesideAdd(t *testing.T) {
 	a := pod("a", 1, "10.0.0.1")
 	n.want(n.compare(a), "")
 	n.drop("c:eth0")
-	n.book.Ended(a.PodID, a.UID)
+	n.claims.Ended(a.PodID, a.UID)
 	n.faces[0].Owner, n.faces[0].Closed = "", true
 	n.want(n.compare(a), "")
 	n.wantUnpoliced()

@@ -10,7 +10,7 @@ import (
 
 // matching is one assignment of interfaces to claims.
 type matching struct {
-	book       *Book
+	claims     *Claims
 	observed   func(namespace string) bool
 	candidates map[*claim][]*dataplane.Interface
 	taken      map[string]bool // by handle
@@ -89,7 +89,7 @@ func (m *matching) closeNewer(c *claim, free []*dataplane.Interface, r *Result) 
 // outdated reports whether a claim cannot be about an interface: the API made it before the interface existed, or
 // the pod had another.
 func (m *matching) outdated(c *claim, i *dataplane.Interface) bool {
-	return c.ended || i.ClosedFor == c.key() || m.book.appeared[i.Handle] > c.round
+	return c.ended || i.ClosedFor == c.key() || m.claims.appeared[i.Handle] > c.round
 }
 
 // close closes an interface that may belong to the next pod. If the pods of the namespace are observed, it stays open.

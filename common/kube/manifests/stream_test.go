@@ -129,7 +129,7 @@ func TestStreamPlaces(t *testing.T) {
 	}
 }
 
-// Pieces and objects are bounded, and a list that is none is refused.
+// Pieces and objects are bounded, and a list that is not one is refused.
 func TestStreamLimits(t *testing.T) {
 	limits := DefaultLimits()
 	limits.FileBytes, limits.Objects = 1<<12, 3
