@@ -95,7 +95,8 @@ func table(rows []row, out io.Writer) {
 	for _, r := range rows {
 		if r.Part != part {
 			part = r.Part
-			fmt.Fprintf(out, "\n%s\n%-50s %10s %10s %-10s  %-30s %10s %7s %8s %8s %s\n", part, "path", "value", "least", "unit", "floor", "", "ratio", "diff", "goal", "ok")
+			fmt.Fprintf(out, "\n%s\n%-50s %10s %10s %-10s  %-30s %10s %7s %8s %8s %s\n",
+				part, "path", "value", "least", "unit", "floor", "", "ratio", "diff", "goal", "ok")
 		}
 		fmt.Fprintf(out, "%-50s %10.*f %10.*f %-10s  ", r.Path, digits(r.Value), r.Value, digits(r.Least), r.Least, r.Unit)
 		if r.Floor == "" {
@@ -110,7 +111,7 @@ func table(rows []row, out io.Writer) {
 	}
 }
 
-// digits is the number of significant digits after the decimal point.
+// digits returns how many digits of a value are printed after the decimal point.
 func digits(v float64) int {
 	if v >= 1000 {
 		return 0
