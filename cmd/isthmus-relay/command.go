@@ -216,7 +216,7 @@ func (o *options) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	r := relay.New(pool, checker, version, log)
 	serving, end := o.delayed(ctx, r, log)
 	defer end()
-	wait, err := o.background(serving, r, stdout, log)
+	beside, err := o.beside(serving, r, stdout, log)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -234,7 +234,7 @@ func (o *options) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	err = r.Serve(serving, hubble.Listener{Listener: listener, Credentials: clients})
 	end()
 	err = errors.Join(err, <-discovered)
-	wait()
+	beside()
 	log.Info("relay has stopped", "error", err)
 	return err
 }
@@ -250,8 +250,8 @@ func (o *options) delayed(ctx context.Context, r *relay.Relay, log *slog.Logger)
 	return serving, end
 }
 
-// background starts the other servers and loops, which run until the context is done. wait waits for their end.
-func (o *options) background(ctx context.Context, r *relay.Relay, stdout io.Writer, log *slog.Logger) (wait func(), err error) {
+// beside starts what runs beside the server of flows, until the context is done. wait waits for its end.
+func (o *options) beside(ctx context.Context, r *relay.Relay, stdout io.Writer, log *slog.Logger) (wait func(), err error) {
 	exporter, end, err := o.export.open(r.Metrics(), stdout, log)
 	if err != nil {
 		return nil, err
