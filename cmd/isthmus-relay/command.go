@@ -252,7 +252,7 @@ func (o *options) delayed(ctx context.Context, r *relay.Relay, log *slog.Logger)
 
 // beside starts what runs beside the server of flows, until the context is done. wait waits for its end.
 func (o *options) beside(ctx context.Context, r *relay.Relay, stdout io.Writer, log *slog.Logger) (wait func(), err error) {
-	exporter, end, err := o.export.open(r.Metrics(), stdout, log)
+	exports, err := o.export.open(r.Metrics(), stdout, log)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (o *options) beside(ctx context.Context, r *relay.Relay, stdout io.Writer, 
 	if o.http != "" {
 		listener, err := net.Listen("tcp", o.http)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("listen on --http-address: %w", err), end())
+			return nil, errors.Join(fmt.Errorf("listen on --http-address: %w", err), exports.close())
 		}
 		running.Go(func() {
 			if err := httpd.Serve(ctx, listener, r.Handler(), httpd.Defaults()); err != nil {
@@ -270,16 +270,14 @@ func (o *options) beside(ctx context.Context, r *relay.Relay, stdout io.Writer, 
 	}
 	if o.page != "" {
 		if err := o.servePage(ctx, r, &running, log); err != nil {
-			return nil, errors.Join(err, end())
+			return nil, errors.Join(err, exports.close())
 		}
 	}
 	running.Go(func() { r.Watch(ctx) })
-	if exporter != nil {
-		running.Go(func() { exporter.Run(ctx, r.Follow) })
-	}
+	running.Go(func() { exports.run(ctx, r.Follow) })
 	return func() {
 		running.Wait()
-		if err := end(); err != nil {
+		if err := exports.close(); err != nil {
 			log.Error("close the export of flows", "error", err)
 		}
 	}, nil

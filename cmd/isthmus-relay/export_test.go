@@ -23,7 +23,7 @@ func TestExportUsage(t *testing.T) {
 		args []string
 		text string
 	}{
-		"no file":     {[]string{"--export-aggregate=15s"}, "--export-allow, --export-deny, --export-aggregate: they need --export-file"},
+		"no file":     {[]string{"--export-aggregate=15s"}, "--export-allow, --export-deny, --export-aggregate: they need --export-file or --otlp-endpoint"},
 		"relative":    {[]string{"--export-file=flows"}, `--export-file "flows": give an absolute path, or -`},
 		"size":        {[]string{"--export-file=-", "--export-file-max-mb=0"}, "--export-file-max-mb 0: give 1 to 10000"},
 		"keep":        {[]string{"--export-file=-", "--export-file-keep=-1"}, "--export-file-keep -1: give 0 to 100"},
@@ -31,6 +31,15 @@ func TestExportUsage(t *testing.T) {
 		"no JSON":     {[]string{"--export-file=-", "--export-allow=DROPPED"}, `--export-allow: filter "DROPPED"`},
 		"field":       {[]string{"--export-file=-", `--export-deny={"verdicts":["DROPPED"]}`}, "--export-deny: filter"},
 		"unsupported": {[]string{"--export-file=-", `--export-deny={"source_ip":["x"]}`}, "--export-allow, --export-deny: "},
+		"endpoint":    {[]string{"--otlp-endpoint=collector"}, `--otlp-endpoint "collector": give HOST:PORT`},
+		"port":        {[]string{"--otlp-endpoint=collector:http"}, `--otlp-endpoint "collector:http": give HOST:PORT`},
+		"no endpoint": {[]string{"--otlp-headers-file=/x"}, "they need --otlp-endpoint"},
+		"no TLS":      {[]string{"--otlp-endpoint=192.0.2.1:4317", "--otlp-insecure"}, "flows go to other machines over TLS only"},
+		"no TLS name": {[]string{"--otlp-endpoint=collector:4317", "--otlp-insecure"}, "flows go to other machines over TLS only"},
+		"TLS files":   {[]string{"--otlp-endpoint=[::1]:4317", "--otlp-insecure", "--otlp-ca=/x"}, "have no meaning without TLS"},
+		"half a pair": {[]string{"--otlp-endpoint=a:4317", "--otlp-cert=/x"}, "--otlp-cert, --otlp-key: give both or none"},
+		"queue":       {[]string{"--otlp-endpoint=a:4317", "--otlp-queue=0"}, "--otlp-queue 0: give 1 to 1048576"},
+		"otlp filter": {[]string{"--otlp-endpoint=a:4317", "--export-allow=DROPPED"}, `--export-allow: filter "DROPPED"`},
 	} {
 		var out, errs bytes.Buffer
 		if status := run(t.Context(), append(c.args, "--agents=unix:///a"), &out, &errs); status != 2 || !strings.Contains(errs.String(), c.text) {

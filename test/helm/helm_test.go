@@ -92,6 +92,8 @@ var digest = "sha256:" + strings.Repeat("0", 64)
 const (
 	scraped  = "agent.httpAddress=0.0.0.0:9470,prometheus.podMonitor.enabled=true"
 	exported = "relay.enabled=true,relay.replicas=1,relay.export.file="
+	// collected are the values with which a relay exports to a collector.
+	collected = "relay.enabled=true,relay.replicas=1,relay.export.otlp.endpoint=c.m.svc:4317"
 )
 
 // controlled are the values for a cluster whose pod ranges the controller assigns.
@@ -120,7 +122,7 @@ func TestRendered(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,prometheus.rules.enabled=true,prometheus.dashboard.enabled=true,agent.httpAddress=0.0.0.0:9470"},
-		{"--set", controlled}, {"--set", "relay.enabled=true"}, {"--set", exported + "flows.jsonl"}} {
+		{"--set", controlled}, {"--set", "relay.enabled=true"}, {"--set", exported + "flows.jsonl"}, {"--set", collected}} {
 		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
 		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
 			t.Errorf("%v\n%s", err, out)
@@ -214,6 +216,17 @@ func TestRelayValues(t *testing.T) {
             - "--export-allow={\"verdict\":[\"DROPPED\"]}"
             - "--export-deny={\"source_pod\":[\"shop/\"]}"
 `,
+		collected: "            - \"--otlp-endpoint=c.m.svc:4317\"\n            - --otlp-queue=8192\n            - --export-aggregate=15s\n          ports:",
+		collected + ",relay.export.otlp.podPort=5000": "    - ports: [{port: 5000, protocol: TCP}] # the collector\n",
+		collected + ",relay.export.otlp.queue=9":      "    - ports: [{port: 4317, protocol: TCP}] # the collector\n",
+		collected + ",relay.export.otlp.caSecret=a,relay.export.otlp.certSecret=b,relay.export.otlp.headersSecret=c,relay.export.otlp.cluster=x": `- --otlp-ca=/etc/isthmus-otlp/ca/ca.crt
+            - --otlp-cert=/etc/isthmus-otlp/cert/tls.crt
+            - --otlp-key=/etc/isthmus-otlp/cert/tls.key
+            - --otlp-headers-file=/etc/isthmus-otlp/headers/headers
+            - "--otlp-cluster=x"
+`,
+		collected + ",relay.export.otlp.headersSecret=c":                                                  "- {name: otlp-headers, mountPath: /etc/isthmus-otlp/headers, readOnly: true}\n",
+		collected + ",relay.export.otlp.headersSecret=d":                                                  "- {name: otlp-headers, secret: {secretName: \"d\", defaultMode: 0440}}\n",
 		"relay.enabled=true,relay.export.file=-,relay.export.everyReplica=true":                           "- --export-file=-\n",
 		scraped + ",relay.enabled=true,relay.scrape=true":                                                 "app.kubernetes.io/component: relay\n  podMetricsEndpoints:\n    - port: metrics\n",
 		scraped + ",agent.mtu=1400":                                                                       "- {key: app.kubernetes.io/component, operator: NotIn, values: [relay]}\n",
@@ -230,7 +243,7 @@ func TestSchema(t *testing.T) {
 		"admissionPolicy=auto", "agent.announce=false", "agent.reservedHostPorts={0}", "agent.reservedHostPorts={http}", "linux.hostPortsFromNode=some", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 		"controller.enabled=true", "controller.nodeMaskIPv4=31", controlled + ",controller.clusterCIDRs={x}",
 		"image.digest=latest", "image.tag=0.1.0@" + digest, "linux.podLabels.app\\.kubernetes\\.io/name=other", "linux.extraArgs={x}", "linux.affinity=x",
-		"relay.export.file=/var/log/x", "relay.export.file=../x", "relay.export.keep=-1", "relay.export.maxMegabytes=0", "relay.export.aggregate=often", "relay.export.allow={x}", "relay.export.unknown=1", "relay.export.deny[0].destination_port={53}",
+		"relay.export.file=/var/log/x", "relay.export.file=../x", "relay.export.keep=-1", "relay.export.maxMegabytes=0", "relay.export.aggregate=often", "relay.export.allow={x}", "relay.export.unknown=1", "relay.export.otlp.endpoint=http://x:1", "relay.export.otlp.endpoint=x", "relay.export.otlp.queue=0", "relay.export.deny[0].destination_port={53}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
@@ -247,14 +260,16 @@ func TestContradictions(t *testing.T) {
 		"relay.enabled=true,relay.page=true,relay.access=transport": "set relay.access=token, or relay.page=false",
 		"relay.enabled=true,relay.export.file=-":                    "each of 2 replicas would export all flows: set relay.replicas=1",
 		"relay.enabled=true,relay.export.file=f,relay.export.everyReplica=true,relay.export.volume.nfs.server=n,relay.export.volume.emptyDir=null": "replicas would write the same file",
-		"relay.enabled=true,relay.export.deny[0].verdict={DROPPED}":                                                                                "nothing is exported: set relay.export.file",
-		scraped + ",relay.enabled=true": "relay.scrape: the NetworkPolicy of the relay keeps Prometheus from its metrics",
-		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470,relay.enabled=true": "relay.scrape: the NetworkPolicy of the relay",
-		"prometheus.annotations=true":                                                     `set agent.httpAddress to "0.0.0.0:9470"`,
-		"prometheus.annotations=true,agent.httpAddress=[::1]:9470":                        "agent.httpAddress [::1]:9470",
-		"prometheus.podMonitor.enabled=true":                                              "agent.httpAddress 127.0.0.1:9470",
-		"prometheus.podMonitor.enabled=true,agent.httpAddress=0.0.0.0:9470," + controlled: `set controller.httpAddress to "0.0.0.0:9471"`,
-		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470," + controlled:        "controller.httpAddress 127.0.0.1:9471",
+		"relay.enabled=true,relay.export.deny[0].verdict={DROPPED}":                                                                                "nothing is exported: set relay.export.file or",
+		"relay.enabled=true,relay.export.otlp.endpoint=c:1":                                                                                        "each of 2 replicas would export all flows",
+		"relay.enabled=true,relay.export.otlp.caSecret=c":                                                                                          "set relay.export.otlp.endpoint",
+		scraped + ",relay.enabled=true":                                                                                                            "relay.scrape: the NetworkPolicy of the relay keeps Prometheus from its metrics",
+		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470,relay.enabled=true":                                                            "relay.scrape: the NetworkPolicy of the relay",
+		"prometheus.annotations=true":                                                                                                              `set agent.httpAddress to "0.0.0.0:9470"`,
+		"prometheus.annotations=true,agent.httpAddress=[::1]:9470":                                                                                 "agent.httpAddress [::1]:9470",
+		"prometheus.podMonitor.enabled=true":                                                                                                       "agent.httpAddress 127.0.0.1:9470",
+		"prometheus.podMonitor.enabled=true,agent.httpAddress=0.0.0.0:9470," + controlled:                                                          `set controller.httpAddress to "0.0.0.0:9471"`,
+		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470," + controlled:                                                                 "controller.httpAddress 127.0.0.1:9471",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)

@@ -110,6 +110,10 @@ var cases = []alertCase{
 	{"IsthmusExportFails", map[string]string{`isthmus_relay_export_errors_total{instance="n1"}`: "0x5 10x10"}, "10m", "n1 cannot write flows: 10 lines were lost", on()},
 	{"IsthmusExportFails", map[string]string{`isthmus_relay_export_errors_total{instance="n1"}`: "0x5 10x40"}, "30m", "", nil},
 
+	{"IsthmusCollectorMisses", map[string]string{`isthmus_relay_otlp_missed_total{instance="n1",reason="queue"}`: "0x5 10+10x20", `isthmus_relay_otlp_missed_total{instance="n1",reason="rejected"}`: "0x30"}, "20m",
+		"The collector of n1 does not take all flows: 100 records were missed", on()},
+	{"IsthmusCollectorMisses", map[string]string{`isthmus_relay_otlp_missed_total{instance="n1",reason="shutdown"}`: "0x5 10x40"}, "30m", "", nil},
+
 	{"IsthmusControllerAbsent", map[string]string{`isthmus_controller_leader{instance="c1"}`: "1x3 0x20", `isthmus_controller_leader{instance="c2"}`: "0x20"}, "12m",
 		"No isthmus-controller is the leader: new nodes get no pod range", map[string]string{}},
 	{"IsthmusControllerAbsent", map[string]string{`isthmus_controller_leader{instance="c1"}`: "1x3 0x20", `isthmus_controller_leader{instance="c2"}`: "0x5 1x20"}, "12m", "", nil},

@@ -35,6 +35,8 @@ type Config struct {
 	Allow, Deny []*flow.FlowFilter
 	// Window is the time over which flows are combined; 0 writes each flow.
 	Window time.Duration
+	// Also gets each answer that is written, if it is not nil. It must not block.
+	Also func(*observer.GetFlowsResponse)
 }
 
 // ParseFilter reads a filter in the JSON form of hubble observe --print-raw-filters.
@@ -67,7 +69,7 @@ type Exporter struct {
 // lastLiner is an output that knows what was written to it before.
 type lastLiner interface{ LastLine() ([]byte, error) }
 
-// New returns an Exporter that writes to out. If out has a last line, the Exporter continues after it.
+// New returns an Exporter that writes lines to out; nil for none. If out has a last line, the Exporter continues after it.
 func New(cfg Config, out io.Writer, registry prometheus.Registerer, log *slog.Logger) (*Exporter, error) {
 	e := &Exporter{cfg: cfg, out: out, log: log,
 		lines:  prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_export_lines_total", Help: "Lines that were written by the export of flows."}),
@@ -164,6 +166,12 @@ func (e *Exporter) flush() {
 // write writes a line for each answer. A line that cannot be written is lost, and counted.
 func (e *Exporter) write(all ...*observer.GetFlowsResponse) {
 	for _, m := range all {
+		if e.cfg.Also != nil {
+			e.cfg.Also(m)
+		}
+		if e.out == nil {
+			continue
+		}
 		line, err := encode(m)
 		if err == nil {
 			_, err = e.out.Write(line)

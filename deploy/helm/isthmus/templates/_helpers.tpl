@@ -61,6 +61,29 @@ tolerations:
 - --export-file-max-mb={{ int .maxMegabytes }}
 - --export-file-keep={{ int .keep }}
 {{- end }}
+{{- end }}
+{{- with .otlp }}
+{{- if .endpoint }}
+- {{ printf "--otlp-endpoint=%s" .endpoint | quote }}
+- --otlp-queue={{ int .queue }}
+{{- if .caSecret }}
+- --otlp-ca=/etc/isthmus-otlp/ca/ca.crt
+{{- end }}
+{{- if .certSecret }}
+- --otlp-cert=/etc/isthmus-otlp/cert/tls.crt
+- --otlp-key=/etc/isthmus-otlp/cert/tls.key
+{{- end }}
+{{- if .headersSecret }}
+- --otlp-headers-file=/etc/isthmus-otlp/headers/headers
+{{- end }}
+{{- with .cluster }}
+- {{ printf "--otlp-cluster=%s" . | quote }}
+{{- end }}
+{{- else if or .caSecret .certSecret .headersSecret .cluster }}
+{{- fail "relay.export.otlp: there is no collector: set relay.export.otlp.endpoint" }}
+{{- end }}
+{{- end }}
+{{- if or .file .otlp.endpoint }}
 - --export-aggregate={{ .aggregate }}
 {{- range .allow }}
 - {{ printf "--export-allow=%s" (toJson .) | quote }}
@@ -69,7 +92,22 @@ tolerations:
 - {{ printf "--export-deny=%s" (toJson .) | quote }}
 {{- end }}
 {{- else if or .allow .deny }}
-{{- fail "relay.export.allow, relay.export.deny: nothing is exported: set relay.export.file" }}
+{{- fail "relay.export.allow, relay.export.deny: nothing is exported: set relay.export.file or relay.export.otlp.endpoint" }}
+{{- end }}
+{{- end }}
+
+{{/* Secrets for the collector, by the names of their volumes. */}}
+{{- define "isthmus.relay.secrets" -}}
+{{- if .endpoint }}
+{{- with .caSecret }}
+ca: {{ quote . }}
+{{- end }}
+{{- with .certSecret }}
+cert: {{ quote . }}
+{{- end }}
+{{- with .headersSecret }}
+headers: {{ quote . }}
+{{- end }}
 {{- end }}
 {{- end }}
 
