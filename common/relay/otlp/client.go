@@ -54,7 +54,9 @@ func (e *Exporter) request(b *batch) *collectorv1.ExportLogsServiceRequest {
 
 // call sends a request. After a failure, delay is the pause that the collector asks for: 0 for none, never if it refuses
 // the request for good.
-func (e *Exporter) call(ctx context.Context, r *collectorv1.ExportLogsServiceRequest) (answer *collectorv1.ExportLogsServiceResponse, delay time.Duration, err error) {
+func (e *Exporter) call(ctx context.Context, r *collectorv1.ExportLogsServiceRequest) (
+	answer *collectorv1.ExportLogsServiceResponse, delay time.Duration, err error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	answer = &collectorv1.ExportLogsServiceResponse{}

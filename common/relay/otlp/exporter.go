@@ -81,7 +81,8 @@ func New(cfg Config, registry prometheus.Registerer, log *slog.Logger) (*Exporte
 		return nil, fmt.Errorf("queue of %d records: give 1 to %d", cfg.Queue, MaxQueue)
 	}
 	options := []grpc.DialOption{grpc.WithTransportCredentials(cfg.Transport), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("isthmus-relay/" + cfg.Version),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 15 * time.Second}, MinConnectTimeout: callTimeout})}
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: callTimeout,
+			Backoff: backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 15 * time.Second}})}
 	if cfg.Headers != nil {
 		options = append(options, grpc.WithPerRPCCredentials(cfg.Headers))
 	}
@@ -90,15 +91,17 @@ func New(cfg Config, registry prometheus.Registerer, log *slog.Logger) (*Exporte
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Endpoint, err)
 	}
 	e := &Exporter{cfg: cfg, log: log, conn: conn, queue: make(chan item, cfg.Queue), first: time.Second, longest: 30 * time.Second,
-		sent:  prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_otlp_sent_total", Help: "Log records that the collector accepted."}),
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_relay_otlp_calls_total", Help: "Calls to the collector, by result: ok, retried or refused."}, []string{"result"})}
+		sent: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_otlp_sent_total", Help: "Log records that the collector accepted."}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_relay_otlp_calls_total",
+			Help: "Calls to the collector, by result: ok, retried or refused."}, []string{"result"})}
 	missed := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_relay_otlp_missed_total",
 		Help: "Log records that the collector did not get, by reason: the queue was full, the collector rejected them, or the relay stopped."}, []string{"reason"})
 	e.full, e.rejected, e.shutdown = missed.WithLabelValues("queue"), missed.WithLabelValues("rejected"), missed.WithLabelValues("shutdown")
 	for _, result := range []string{"ok", "retried", "refused"} {
 		e.calls.WithLabelValues(result)
 	}
-	registry.MustRegister(e.sent, missed, e.calls, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_relay_otlp_queue", Help: "Log records that wait for the collector."},
+	registry.MustRegister(e.sent, missed, e.calls, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_relay_otlp_queue",
+		Help: "Log records that wait for the collector."},
 		func() float64 { return float64(len(e.queue)) }))
 	return e, nil
 }

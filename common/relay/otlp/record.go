@@ -62,7 +62,8 @@ func nanos(t time.Time) uint64 {
 
 // lost returns the record of n records that the Exporter could not send.
 func lost(n uint64, now time.Time) *logsv1.LogRecord {
-	r := &logsv1.LogRecord{TimeUnixNano: nanos(now), ObservedTimeUnixNano: nanos(now), SeverityNumber: logsv1.SeverityNumber_SEVERITY_NUMBER_WARN, SeverityText: "WARN"}
+	r := &logsv1.LogRecord{TimeUnixNano: nanos(now), ObservedTimeUnixNano: nanos(now),
+		SeverityNumber: logsv1.SeverityNumber_SEVERITY_NUMBER_WARN, SeverityText: "WARN"}
 	describeLost(r, queueSource, n)
 	return r
 }
@@ -103,7 +104,8 @@ func describeFlow(r *logsv1.LogRecord, f *flow.Flow) {
 	a.texts("isthmus.policy.denied_by", append(policies(f.GetEgressDeniedBy()), policies(f.GetIngressDeniedBy())...))
 	a.texts("isthmus.cause", f.GetPolicyLog())
 	r.Attributes = a
-	r.Body = text(strings.TrimSpace(fmt.Sprintf("%s -> %s %s %s %s", name(f.GetSource(), f.GetIP().GetSource(), 0), name(f.GetDestination(), f.GetIP().GetDestination(), port),
+	r.Body = text(strings.TrimSpace(fmt.Sprintf("%s -> %s %s %s %s", name(f.GetSource(), f.GetIP().GetSource(), 0),
+		name(f.GetDestination(), f.GetIP().GetDestination(), port),
 		transport, f.GetVerdict(), f.GetSummary())))
 }
 
