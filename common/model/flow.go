@@ -52,6 +52,9 @@ type Cause struct {
 	Rule      int
 	// RuleName is the rule's name, if the API has one.
 	RuleName string
+	// Meaning is a hash of what the rule of ReasonRule says; 0 if it is not known. Two rules of a policy and
+	// direction never share one. Counters follow it: a rule that only moves to another index keeps its own.
+	Meaning uint64 `json:"-"`
 }
 
 // String returns the cause in one line.

@@ -25,6 +25,6 @@ func is(b bool) match {
 }
 
 // ruleCause names a rule as the cause of a decision.
-func ruleCause(p *model.Policy, r *model.Rule, d model.Direction) *model.Cause {
-	return &model.Cause{Reason: model.ReasonRule, Origin: p.Origin, Tier: p.Tier, Direction: d, Rule: r.Index, RuleName: r.Name}
+func ruleCause(p *model.Policy, r *model.Rule, d model.Direction, meaning uint64) *model.Cause {
+	return &model.Cause{Reason: model.ReasonRule, Origin: p.Origin, Tier: p.Tier, Direction: d, Rule: r.Index, RuleName: r.Name, Meaning: meaning}
 }

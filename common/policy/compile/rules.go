@@ -4,6 +4,7 @@ package compile
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"io"
 
@@ -36,8 +37,9 @@ func (v *vocabulary) compilePolicy(p *model.Policy, d digest) *compiledPolicy {
 		if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] {
 			continue // rules of a direction that policyTypes does not list have no effect
 		}
+		twins := make(map[uint64]int)
 		for i := range p.Rules[d] {
-			r := compiledRule{Rule: &p.Rules[d][i], tier: p.Tier, cause: ruleCause(p, &p.Rules[d][i], d), named: hasNames(p.Rules[d][i].Ports)}
+			r := compiledRule{Rule: &p.Rules[d][i], tier: p.Tier, cause: ruleCause(p, &p.Rules[d][i], d, meaning(&p.Rules[d][i], twins)), named: hasNames(p.Rules[d][i].Ports)}
 			for _, peer := range r.Peers {
 				r.terms = append(r.terms, v.use(peer))
 			}
@@ -91,6 +93,24 @@ func (v *vocabulary) countPort(m model.PortMatch, d model.Direction, tier model.
 	}
 }
 
+// meaning returns the meaning of a rule. Of several rules that say the same, the order distinguishes them; twins
+// counts those before.
+func meaning(r *model.Rule, twins map[uint64]int) uint64 {
+	sum := func(twin int) uint64 {
+		h := sha256.New()
+		fmt.Fprintf(h, "%d\n", twin)
+		writeRule(h, r)
+		return max(binary.BigEndian.Uint64(h.Sum(nil)), 1)
+	}
+	first := sum(0)
+	twin := twins[first]
+	twins[first]++
+	if twin == 0 {
+		return first
+	}
+	return sum(twin)
+}
+
 func digestPolicy(p *model.Policy) digest {
 	h := sha256.New()
 	writePolicy(h, p)
@@ -103,13 +123,19 @@ func writePolicy(w io.Writer, p *model.Policy) {
 	fmt.Fprintf(w, "%q %q %d %d %v\n", p.Origin.String(), p.Origin.UID, p.Tier, p.Priority, p.Isolates)
 	for _, d := range model.Directions {
 		for _, r := range p.Rules[d] {
-			fmt.Fprintf(w, "%s %d %q %d %t %t\n", d, r.Index, r.Name, r.Action, r.AnyPeer, r.AnyPort)
-			for _, peer := range r.Peers {
-				fmt.Fprintf(w, " %d %q\n", peer.Kind, peer)
-			}
-			for _, m := range r.Ports {
-				fmt.Fprintf(w, " %q\n", m)
-			}
+			fmt.Fprintf(w, "%s %d %q ", d, r.Index, r.Name)
+			writeRule(w, &r)
 		}
+	}
+}
+
+// writeRule writes a text that two rules share only if they match the same and do the same.
+func writeRule(w io.Writer, r *model.Rule) {
+	fmt.Fprintf(w, "%d %t %t\n", r.Action, r.AnyPeer, r.AnyPort)
+	for _, peer := range r.Peers {
+		fmt.Fprintf(w, " %d %q\n", peer.Kind, peer)
+	}
+	for _, m := range r.Ports {
+		fmt.Fprintf(w, " %q\n", m)
 	}
 }
