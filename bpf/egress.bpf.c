@@ -174,7 +174,7 @@ __noinline int retire_fast_path(const struct flow *to, int v6)
 	return 0;
 }
 
-/* Returns the verdict of the table in a slot on the destination after DNAT. slot becomes the
+/* Returns the decision of the table in a slot on the destination after DNAT. slot becomes the
  * table and epoch of that verdict. Returns NO_VERDICT if the slot does not exist. A
  * global function, so that the verifier checks its loop only once. */
 __noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, int v6)
@@ -182,20 +182,20 @@ __noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, i
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &index);
 	struct ip dst;
 	__u32 generation;
-	__u8 verdict;
+	int decision;
 
 	if (!word || !slot || !to)
 		return NO_VERDICT;
 	dst = to->dst; /* Linux 6.1 accepts map keys only from the stack */
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
-		return ALLOW; /* a pod always reaches itself */
+		return DECISION(ALLOW, CAUSE_SELF + EGRESS); /* a pod always reaches itself */
 	for (int i = 0; i < VERDICT_TRIES; i++) {
 		generation = current_generation();
 		*(__u64 *)slot = *word;
-		verdict = table_verdict(slot->table, EGRESS, class_of(&dst, v6), to->protocol, to->dst_port);
+		decision = table_verdict(slot->table, EGRESS, class_of(&dst, v6), to->protocol, to->dst_port);
 		if (current_generation() == generation)
-			return verdict;
+			return decision;
 	}
 	return DENY;
 }
@@ -229,7 +229,7 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 	struct slot slot = {};
 	struct end service = {};
 	bool translated, passes;
-	int verdict, id;
+	int decision, id;
 
 	if ((v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
 	    to.src_port != r->flow.src_port || to.protocol != r->flow.protocol)
@@ -239,19 +239,20 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 	translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
 	if (r->kind == PACKET_ANSWER && (!translated || answers_client(r, &to, v6)))
 		return true;
-	verdict = evaluate(r->slot, &slot, &to, v6);
-	if (verdict == NO_VERDICT)
+	decision = evaluate(r->slot, &slot, &to, v6);
+	if (decision == NO_VERDICT)
 		return reject(v, r->slot, &r->flow, v6, DROP_UNMARKED);
-	passes = verdict == ALLOW || observed(slot.table);
+	passes = verdict_of(decision) == ALLOW || observed(slot.table);
 	id = passes ? store_allowed(r, &to, &slot, v->len, v6) : store_denied(r, &slot, v6);
-	if (passes && verdict == DENY && id == COUNT_EGRESS_ALLOW)
+	if (passes && verdict_of(decision) == DENY && id == COUNT_EGRESS_ALLOW)
 		id = COUNT_EGRESS_DENY;
 	if (id != NO_COUNTER) {
 		service.addr = r->flow.dst;
 		service.port = r->flow.dst_port;
-		count_bytes(v->len, id);
 		if (id < DROP_NO_ENDPOINT)
-			count_verdict(r->slot, id);
+			count_verdict(r->slot, id, cause_of(decision));
+		else
+			count_bytes(v->len, id);
 		emit_event(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &service : NULL);
 	}
 	if (passes && translated)

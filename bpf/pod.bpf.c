@@ -36,32 +36,30 @@
 static __always_inline enum outcome evaluate_early(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, __u32 generation, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	int verdict;
-	__u32 peer;
+	__u32 peer, decision, cause;
 
 	if (l->host || l->masqueraded) {
-		verdict = evaluate(skb, l, p);
+		decision = evaluate(skb, l, p);
 	} else {
 		peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
 		l->peer_is_pod = peer & PEER_POD;
 		if (l->from_pod && !l->peer_is_pod && may_be_translated(p))
 			return ACT_POST_DNAT;
-		verdict = table_verdict(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
+		decision = table_verdict(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
 		if (current_generation() != generation)
-			verdict = evaluate(skb, l, p);
+			decision = evaluate(skb, l, p);
 	}
-	if (verdict == DENY) {
+	cause = cause_of(decision);
+	if (verdict_of(decision) == DENY) {
 		if (observed(l->slot.table))
 			return ACT_PASS; /* evaluate_new_role reports the flow, if it is new */
-		if (event_limited(&l->index, dir * 2 + DENY)) {
-			count(skb, dir * 2 + DENY);
-			count_verdict(l->index, dir * 2 + DENY);
-		} else {
-			drop(skb, l, p, dir * 2 + DENY);
-		}
+		if (event_limited(&l->index, dir * 2 + DENY))
+			count_verdict(l->index, dir * 2 + DENY, cause);
+		else
+			drop(skb, l, p, WITH_CAUSE(dir * 2 + DENY, cause));
 		return ACT_DENIED;
 	}
-	l->allowed = true;
+	l->allowed = cause ? cause : CAUSE_OTHER + dir * 2 + ALLOW;
 	return ACT_PASS;
 }
 
@@ -313,6 +311,8 @@ const struct shared_types {
 	struct carried_flow carried_flow;
 	struct adoption adoption;
 	enum adoption_result adoption_result;
+	enum cause_layout cause_layout;
+	enum cause_number cause_number;
 	enum class_flag class_flag;
 	enum conn_flag conn_flag;
 	enum conn_state conn_state;

@@ -100,16 +100,11 @@ static __always_inline bool may_open(__u8 protocol, void *at, void *end)
 }
 
 /* Counts a denied flow and emits its event, as to_pod does. */
-static __always_inline int reject(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct slot *slot)
+static __always_inline int reject(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct slot *slot, __u32 cause)
 {
 	__u32 id = COUNT_INGRESS_DENY;
-	struct counter *c = bpf_map_lookup_elem(&counters, &id);
 
-	if (c) {
-		c->packets++;
-		c->bytes += ctx->data_end - ctx->data;
-	}
-	count_verdict(index, id);
+	count_verdict(index, id, cause);
 	if (!event_limited(&index, id))
 		emit_event(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
 	return XDP_DROP;
@@ -130,7 +125,7 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	struct ipv6hdr *ip6 = c.pos;
 	struct iphdr *ip4 = c.pos;
 	struct slot slot;
-	__u32 generation;
+	__u32 generation, decision;
 	__u64 *word;
 	enum outcome act;
 
@@ -151,9 +146,10 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	if (!word)
 		return XDP_PASS;
 	*(__u64 *)&slot = *(volatile __u64 *)word;
-	if (table_verdict(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == ALLOW)
+	decision = table_verdict(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port);
+	if (verdict_of(decision) == ALLOW || current_generation() != generation) /* to_pod will decide */
 		return XDP_PASS;
-	return current_generation() == generation ? reject(ctx, &p, local->slot, &slot) : XDP_PASS; /* to_pod will decide */
+	return reject(ctx, &p, local->slot, &slot, cause_of(decision));
 }
 
 static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)

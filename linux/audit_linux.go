@@ -22,7 +22,7 @@ var (
 // AuditedObjects implements dataplane.ObjectLister.
 func (b *Backend) AuditedObjects() []string {
 	return []string{
-		"slots", "peers", "prefixes", "ports", "verdicts", "rows", "tables",
+		"slots", "peers", "prefixes", "ports", "verdicts", "rows", "tables", "causes", "cause_blocks", "table_causes",
 		"endpoints", "locals", "attachments", "interfaces", "node_routes", "owners", "tunnel_nodes", "tunnel_sources",
 		"deny_list", "deny_prefilter", "xdp", "variable", "generation", "pin", "link", "classifier", "netfilter", "nftables", "sysctl",
 	}

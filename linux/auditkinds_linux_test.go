@@ -47,7 +47,9 @@ var damagedMaps = []struct {
 	{"slots", "slots", true, true, "change"}, {"peers4", "peers", true, true, "delete change add"}, {"peers6", "peers", true, true, "delete change add"},
 	{"prefixes4", "prefixes", true, true, "delete change add"}, {"prefixes6", "prefixes", true, true, "delete change add"},
 	{"ports", "ports", true, true, "change"}, {"verdicts", "verdicts", true, true, "delete change add"}, {"rows", "rows", true, true, "change"},
-	{"tables", "tables", false, false, "delete change add"}, {"endpoints", "endpoints endpoint", false, true, "delete change add"},
+	{"tables", "tables", false, false, "delete change add"}, {"causes", "causes", false, false, "delete change add"},
+	{"cause_blocks", "cause_blocks", false, false, "change"}, {"table_causes", "table_causes", false, false, "change"},
+	{"endpoints", "endpoints endpoint", false, true, "delete change add"},
 	{"locals4", "locals", false, true, "delete change add"}, {"locals6", "locals", false, true, "delete change add"},
 	{"attachments", "attachments", false, true, "change"}, {"interfaces", "interfaces", false, true, "change"},
 	{"node_routes4", "node_routes", false, true, "delete change add"}, {"node_routes6", "node_routes", false, true, "delete change add"},
@@ -66,7 +68,7 @@ func (a *auditLab) kinds() (all []kind) {
 		}
 		all = append(all, kind{name: "unpin " + m.name, objects: []string{"pin"}, do: func() (string, error) { return m.name, os.Remove(a.pinned(m.name)) }})
 	}
-	for _, name := range []string{"conns4", "conn_index6", "conn_hints4", "counters", "verdict_counts", "post_dnat", "events", "datagrams"} {
+	for _, name := range []string{"conns4", "conn_index6", "conn_hints4", "counters", "verdict_counts", "cause_counts", "post_dnat", "events", "datagrams"} {
 		all = append(all, kind{name: "unpin " + name, objects: []string{"pin"}, do: func() (string, error) { return name, os.Remove(a.pinned(name)) }})
 	}
 	one := func(name string, objects []string, opens, cuts bool, do func() (string, error)) {
@@ -219,6 +221,9 @@ func (a *auditLab) candidates(name string, m *ebpf.Map) ([]rawEntry, error) {
 	if m.Type() == ebpf.Array {
 		all = slices.DeleteFunc(all, func(e rawEntry) bool { return !slices.ContainsFunc(e.value, func(b byte) bool { return b != 0 }) })
 	}
+	if name == "interfaces" { // index 0 marks a free entry, whatever else it holds
+		all = slices.DeleteFunc(all, func(e rawEntry) bool { return binary.NativeEndian.Uint32(e.value) == 0 })
+	}
 	if err == nil && len(all) == 0 {
 		return nil, fmt.Errorf("map %s is empty: there is nothing to damage", name)
 	}
@@ -234,11 +239,11 @@ func (a *auditLab) usedRows(rows *ebpf.Map) (used []rawEntry, err error) {
 			if n < 2 || n >= rows.MaxEntries() {
 				continue
 			}
-			value, err := rows.LookupBytes(e.value)
+			value, err := rows.LookupBytes(e.value[:4])
 			if err != nil {
 				return err
 			}
-			used = append(used, rawEntry{e.value, value})
+			used = append(used, rawEntry{e.value[:4], value})
 		}
 		return err
 	})
@@ -253,7 +258,7 @@ func (a *auditLab) wildVerdict() (what string, err error) {
 		}
 		e := all[a.rng.IntN(len(all))]
 		what = fmt.Sprintf("%x", e.key)
-		return m.Put(e.key, uint32(16417))
+		return m.Put(e.key, uint64(16417))
 	})
 	return what, err
 }

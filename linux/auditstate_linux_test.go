@@ -214,10 +214,10 @@ func (a *auditLab) verdicts() (wrong []string) {
 		"verdicts": func(r rawEntry) {
 			table := e.Verdicts[word(r.key)]
 			if table == nil {
-				table = make(map[uint32]uint32)
+				table = make(map[uint32]policymap.VerdictRow)
 				e.Verdicts[word(r.key)] = table
 			}
-			table[word(r.key[4:])] = word(r.value)
+			table[word(r.key[4:])] = policymap.VerdictRow{Row: word(r.value), Causes: word(r.value[4:])}
 		},
 		"rows": func(r rawEntry) {
 			var row policymap.Row

@@ -59,6 +59,7 @@ type Backend struct {
 	// usage is the last recorded usage of the maps, for Counters.
 	usage     atomic.Pointer[map[string]dataplane.MapUsage]
 	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
+	numbered  atomic.Pointer[numbered]
 	upgrade   upgrade
 	ends      ends
 	// pods are the pods of the endpoints. history records which policy was in force when, for

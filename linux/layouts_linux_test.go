@@ -180,6 +180,8 @@ func (u *upgradeTraffic) plantV1() {
 	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints"}
 	u.plant("v1", names, func(name string, v []byte) []byte {
 		switch name {
+		case "verdicts":
+			return v[:4] // older rows have no causes
 		case "peers4", "peers6":
 			return binary.NativeEndian.AppendUint32(nil, binary.NativeEndian.Uint32(v)&^bpfobj.PeerPod)
 		case "endpoints": // addresses, the pod's MAC, padding, slot
@@ -196,6 +198,9 @@ func (u *upgradeTraffic) plantV2() {
 	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints",
 		"interfaces", "generation", "locals4", "locals6", "attachments", "node_routes4", "node_routes6"}
 	u.plant("v2", names, func(name string, v []byte) []byte {
+		if name == "verdicts" {
+			return v[:4]
+		}
 		if name != "node_routes4" && name != "node_routes6" {
 			return v
 		}
@@ -212,7 +217,12 @@ func (u *upgradeTraffic) plantV3() {
 	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints",
 		"interfaces", "generation", "locals4", "locals6", "attachments", "node_routes4", "node_routes6", "owners4", "owners6",
 		"tunnel_nodes", "tunnel_sources4", "tunnel_sources6"}
-	u.plant("v3", names, func(_ string, v []byte) []byte { return v }, u.older("layout-v3-egress.o.gz"))
+	u.plant("v3", names, func(name string, v []byte) []byte {
+		if name == "verdicts" {
+			return v[:4]
+		}
+		return v
+	}, u.older("layout-v3-egress.o.gz"))
 }
 
 func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {

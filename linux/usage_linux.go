@@ -4,7 +4,7 @@ package linux
 
 import "github.com/isthmus-net/isthmus/common/dataplane"
 
-// noteUsage records the usage of the maps, for Counters.
+// noteUsage records the usage of the maps, for Counters, and the causes, for CauseCounts.
 func (b *Backend) noteUsage() {
 	if b.layout == nil {
 		return // the next call reads it back
@@ -14,4 +14,5 @@ func (b *Backend) noteUsage() {
 		usage[name] = dataplane.MapUsage{Entries: u.Entries, Capacity: u.Capacity}
 	}
 	b.usage.Store(&usage)
+	b.noteCauses()
 }

@@ -31,9 +31,9 @@ __noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f
 	if (!conn_hold(c, end))
 		return ACT_UNKNOWN;
 	had = approval_of(c, side).authorised & ~ROLE_REVOKED;
-	if ((had & ROLE_OPENED) && reevaluate(l, f, c, ROLE_OPENED, flags))
+	if ((had & ROLE_OPENED) && verdict_of(reevaluate(l, f, c, ROLE_OPENED, flags)))
 		kept |= ROLE_OPENED;
-	if ((had & ROLE_ACCEPTED) && reevaluate(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), flags))
+	if ((had & ROLE_ACCEPTED) && verdict_of(reevaluate(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), flags)))
 		kept |= had & (ROLE_ACCEPTED | ROLE_OF_HOST);
 	if (!may_use_fast_path(l)) /* the pod that had this address before had no bandwidth limit */
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);

@@ -170,6 +170,35 @@ struct {
 	__type(value, struct row);
 } rows SEC(".maps");
 
+/* The causes of verdicts by default, by place of the table. The table number there must be that of
+ * the verdict; otherwise the cause is not known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TABLE_PLACES);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct table_cause);
+} table_causes SEC(".maps");
+
+/* The causes of rows by port class. All tables share them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CAUSE_BLOCKS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct cause_block);
+} cause_blocks SEC(".maps");
+
+/* The meaning of each number of a cause, for the agent and for people. Programs do not read it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CAUSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct cause_key);
+	__type(value, struct cause);
+} causes SEC(".maps");
+
 /* The identity of each table in use. Programs do not read it. A restarted agent reads it, and
  * so do operators who want to know what a table number means. */
 struct {
@@ -290,7 +319,8 @@ struct {
 	__type(value, struct owner_entry);
 } owners6 SEC(".maps");
 
-/* Packets and bytes by enum counter_id. The programs write it. */
+/* Packets and bytes by enum counter_id. The programs write it, except the first four: there the agent
+ * adds what cause_counts had for numbers that got another meaning. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTERS);
@@ -299,7 +329,7 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* Verdicts on new flows by slot. The sum over all slots is what counters has. The programs write
+/* Verdicts on new flows by slot. The programs write
  * it; the agent sets the entry of a slot to zero before it gives the slot to a pod. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -308,6 +338,17 @@ struct {
 	__type(key, __u32);
 	__type(value, struct verdict_count);
 } verdict_counts SEC(".maps");
+
+/* New flows by the number of the cause that decided them. The verdicts of the node are their sum by
+ * direction and verdict. The programs write it; the agent sets a counter to zero before its number
+ * gets another meaning. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, CAUSES);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct cause_count);
+} cause_counts SEC(".maps");
 
 /* Returns the attachment of an interface, or NULL. */
 static __always_inline const struct endpoint *find_endpoint(__u32 ifindex)
@@ -336,13 +377,20 @@ static __always_inline void count(struct __sk_buff *skb, __u32 id)
 	count_bytes(skb->len, id);
 }
 
-/* Counts a verdict on a new flow for the pod of a slot. The empty asm keeps the compiler from
- * removing the mask: the verifier of Linux 6.1 needs it to see that the index is in bounds. */
-static __always_inline void count_verdict(__u32 slot, __u32 id)
+/* Counts a verdict on a new flow for the pod of a slot and for its cause. The empty asm keeps the
+ * compiler from removing the mask: the verifier of Linux 6.1 needs it to see that the index is in
+ * bounds. */
+static __always_inline void count_verdict(__u32 slot, __u32 id, __u32 cause)
 {
 	struct verdict_count *c = bpf_map_lookup_elem(&verdict_counts, &slot);
+	struct cause_count *decided;
 
 	asm volatile("" : "+r"(id));
 	if (c)
 		c->flows[id & 3]++;
+	if (cause == CAUSE_NONE)
+		cause = CAUSE_OTHER + (id & 3);
+	decided = bpf_map_lookup_elem(&cause_counts, &cause);
+	if (decided)
+		decided->flows++;
 }

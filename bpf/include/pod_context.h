@@ -17,11 +17,12 @@ static __always_inline bool continues(enum outcome act)
 struct pod_ctx {
 	__u32 index; /* of its slot */
 	struct slot slot;
+	__u16 allowed; /* the cause if its table already allowed the flow that the packet opens,
+			* otherwise 0 */
 	bool from_pod; /* whether the pod sends the packet; otherwise it receives it */
-	bool allowed;  /* whether its table already allowed the flow that the packet opens */
-	/* The source of a packet to the pod; set by find_source. */
-	bool host; /* a process of this node */
 	/* Few packets change these bits, and the stack is small. */
+	/* The source of a packet to the pod; set by find_source. */
+	bool host : 1;        /* a process of this node */
 	bool masqueraded : 1; /* a client (see load_sender) that uses an address of this node */
 	bool peer_is_pod : 1; /* the other end is a pod; set by evaluate_early, for new flows only */
 	bool outside : 1;     /* the other end is no pod; set by open_flow */
@@ -49,15 +50,19 @@ static __always_inline void store_sender(struct __sk_buff *skb, const struct end
 	skb->cb[4] = sender->port;
 }
 
-/* Counts a verdict or a drop, and emits an event. */
-static __always_inline void count_and_report(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, __u32 id)
+/* The counter of a verdict, and the number of its cause. */
+#define WITH_CAUSE(id, cause) ((__u32)(id) | (__u32)(cause) << 8)
+
+/* Counts a verdict or a drop, and emits an event. what is a counter, for verdicts WITH_CAUSE. */
+static __always_inline void count_and_report(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, __u32 what)
 {
-	__u32 flags = (l->from_pod ? EVENT_EGRESS : 0) | (p->v6 ? EVENT_V6 : 0);
+	__u32 flags = (l->from_pod ? EVENT_EGRESS : 0) | (p->v6 ? EVENT_V6 : 0), id = what & 0xff;
 	struct end client;
 
-	count(skb, id);
 	if (id < DROP_NO_ENDPOINT)
-		count_verdict(l->index, id);
+		count_verdict(l->index, id, what >> 8);
+	else
+		count(skb, id);
 	if (!l->masqueraded) {
 		emit_event(&p->flow, l->index, &l->slot, EVENT(id, flags, p->icmp), NULL);
 		return;
@@ -66,8 +71,8 @@ static __always_inline void count_and_report(struct __sk_buff *skb, const struct
 	emit_event(&p->flow, l->index, &l->slot, EVENT(id, flags | EVENT_MASQUERADED, p->icmp), &client);
 }
 
-/* Drops a packet and counts the reason. p is NULL if the frame was not parsed; the event then
- * has only the EtherType. A packet of a pod that is observed passes. */
+/* Drops a packet and counts the reason, for verdicts WITH_CAUSE. p is NULL if the frame was not
+ * parsed; the event then has only the EtherType. A packet of a pod that is observed passes. */
 __noinline int drop(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, __u32 reason)
 {
 	if (!l)

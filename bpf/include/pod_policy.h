@@ -34,6 +34,7 @@ __noinline int class_of_address(const struct ip *addr, int v6)
 	return found ? found->class : 0;
 }
 
+/* Returns the decision of a table. */
 __noinline int lookup_verdict(__u32 table, __u32 dir, __u32 peer, __u32 protocol, __u32 port)
 {
 	return table_verdict(table, dir & 1, peer, protocol, port);
@@ -49,14 +50,14 @@ enum eval_flag {
 
 #define EVAL(v6, sent, dir) (((v6) ? EVAL_V6 : 0) | ((sent) ? EVAL_SENT : 0) | (dir))
 
-/* Returns the verdict of the pod's table on a remote address and a port, for the protocol of a
+/* Returns the decision of the pod's table on a remote address and a port, for the protocol of a
  * flow. A caller may store the verdict under an older epoch; the next packet then only
  * revalidates it. */
 __noinline int evaluate_address(const struct pod_ctx *l, const struct ip *remote, const struct flow *f, int port, int flags)
 {
 	volatile struct slot *slot;
 	__u32 index, generation;
-	int verdict;
+	int decision;
 
 	if (!l || !remote || !f)
 		return DENY;
@@ -66,9 +67,9 @@ __noinline int evaluate_address(const struct pod_ctx *l, const struct ip *remote
 		return DENY;
 	for (int i = 0; i < VERDICT_TRIES; i++) {
 		generation = current_generation();
-		verdict = lookup_verdict(slot->table, flags & EVAL_EGRESS, class_of_address(remote, flags & EVAL_V6), f->protocol, port);
+		decision = lookup_verdict(slot->table, flags & EVAL_EGRESS, class_of_address(remote, flags & EVAL_V6), f->protocol, port);
 		if (current_generation() == generation)
-			return verdict;
+			return decision;
 	}
 	return DENY;
 }
@@ -83,7 +84,7 @@ static __always_inline const struct ip *own_of(const struct flow *f, int flags)
 	return flags & EVAL_SENT ? &f->src : &f->dst;
 }
 
-/* Returns the verdict on a flow, as if it opened in the direction of the flags. */
+/* Returns the decision on a flow, as if it opened in the direction of the flags. */
 static __always_inline int evaluate_flow(const struct pod_ctx *l, const struct flow *f, int flags)
 {
 	bool sent = flags & EVAL_SENT, egress = flags & EVAL_EGRESS;
@@ -94,10 +95,10 @@ static __always_inline int evaluate_flow(const struct pod_ctx *l, const struct f
 /* Allows the node of the pod, as soon as the pod has a table. */
 static __always_inline int evaluate_host(const struct pod_ctx *l)
 {
-	return l->slot.table ? ALLOW : DENY;
+	return l->slot.table ? DECISION(ALLOW, CAUSE_NODE) : DECISION(DENY, CAUSE_PENDING + INGRESS);
 }
 
-/* Returns the verdict on the flow that a packet opens. A pod always reaches itself. For a
+/* Returns the decision on the flow that a packet opens. A pod always reaches itself. For a
  * masqueraded packet, the client is the remote address. */
 static __always_inline int evaluate(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p)
 {
@@ -110,11 +111,11 @@ static __always_inline int evaluate(struct __sk_buff *skb, const struct pod_ctx 
 	if (!l->masqueraded)
 		return evaluate_flow(l, &p->flow, EVAL(p->v6, false, INGRESS));
 	load_sender(skb, &client);
-	return same(&client.addr, &p->flow.dst) ? ALLOW :
+	return same(&client.addr, &p->flow.dst) ? DECISION(ALLOW, CAUSE_SELF + INGRESS) :
 						  evaluate_address(l, &client.addr, &p->flow, p->flow.dst_port, EVAL(p->v6, false, INGRESS));
 }
 
-/* Returns the verdict on a flow whose real remote address differs from its key: the backend of
+/* Returns the decision on a flow whose real remote address differs from its key: the backend of
  * a Service that the pod opened, or a masqueraded client. */
 __noinline int evaluate_translated(const struct pod_ctx *l, const struct flow *f, const struct conn *c, int flags)
 {
@@ -128,11 +129,11 @@ __noinline int evaluate_translated(const struct pod_ctx *l, const struct flow *f
 	else
 		__builtin_memcpy(&other, c->client, sizeof(other));
 	if (same(own_of(f, flags), &other))
-		return ALLOW;
+		return DECISION(ALLOW, CAUSE_SELF + (flags & EVAL_EGRESS));
 	return evaluate_address(l, &other, f, egress ? c->backend_port : (flags & EVAL_SENT ? f->src_port : f->dst_port), flags);
 }
 
-/* Evaluates a role of a pod in a flow again, under the policy in force. */
+/* Evaluates a role of a pod in a flow again, under the policy in force. Returns the decision. */
 static __always_inline int reevaluate(const struct pod_ctx *l, const struct flow *f, const struct conn *c, __u8 role, int flags)
 {
 	bool opened = role & ROLE_OPENED;
@@ -158,9 +159,10 @@ static __always_inline __u8 role_of(const struct pod_ctx *l)
 static __always_inline __u8 evaluate_new_role(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	__u8 verdict = l->allowed ? ALLOW : evaluate(skb, l, p);
+	__u32 decision = l->allowed ? DECISION(ALLOW, l->allowed) : evaluate(skb, l, p);
+	__u8 verdict = verdict_of(decision);
 
-	count_and_report(skb, l, p, dir * 2 + verdict);
+	count_and_report(skb, l, p, WITH_CAUSE(dir * 2 + verdict, cause_of(decision)));
 	if (observed(l->slot.table))
 		verdict = ALLOW;
 	return verdict;

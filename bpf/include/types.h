@@ -14,8 +14,8 @@ enum verdict {
 	ALLOW = 1,
 };
 
-/* Indexes of counters. The first four count verdicts on new flows and equal direction * 2 +
- * verdict. Those between count drops for other reasons, by enum outcome. */
+/* Indexes of counters. The first four are verdicts on new flows and equal direction * 2 + verdict;
+ * programs count them in verdict_counts and cause_counts. Those between count drops for other reasons, by enum outcome. */
 enum counter_id {
 	COUNT_INGRESS_DENY = 0,
 	COUNT_INGRESS_ALLOW = 1,
@@ -192,7 +192,8 @@ struct verdict_key {
 };
 
 struct verdict_row {
-	__u32 row; /* enum row_number, or an index into rows */
+	__u32 row;    /* enum row_number, or an index into rows */
+	__u32 causes; /* the number of a cause, or CAUSES_BY_PORT with a place in cause_blocks */
 };
 
 /* Rows that need no entry in rows. */
@@ -203,9 +204,70 @@ enum row_number {
 
 /* A row whose verdict depends on the port. Bit n is the verdict for port class n. */
 #define PORT_CLASSES 1024
+#define CLOSED_PORTS (PORT_CLASSES - 1) /* a class that every such row denies */
 
 struct row {
 	__u64 allow[PORT_CLASSES / 64];
+};
+
+/* Numbers of causes: of what leads to a verdict. Those from CAUSE_FIRST on are in the map causes. */
+enum cause_number {
+	CAUSE_NONE = 0,    /* counted as CAUSE_OTHER */
+	CAUSE_OTHER = 1,   /* + direction * 2 + verdict: causes that are not counted separately */
+	CAUSE_SELF = 5,    /* + direction: a pod always reaches itself */
+	CAUSE_NODE = 7,    /* the node of a pod always reaches it */
+	CAUSE_PENDING = 8, /* + direction: policy is not known yet */
+	CAUSE_FIRST = 10,
+	CAUSES = 8192,
+};
+
+/* A row whose cause depends on the port. The causes of its port classes are in cause_blocks: class n
+ * is number n % 8 of block place + n / 8. The row has width blocks; classes beyond them have the
+ * cause of class 0. The agent writes width << CAUSES_WIDTH | place. */
+enum cause_layout {
+	CAUSES_BY_PORT = 1u << 31,
+	CAUSES_WIDTH = 20, /* bits of the place */
+	BLOCK_CAUSES = 8,
+	CAUSE_BLOCKS = 16384, /* the number of entries of cause_blocks */
+	/* The number of entries of table_causes. The place of a table is its number without bits 0
+	 * and 1, modulo this. */
+	TABLE_PLACES = 16384,
+};
+
+struct cause_block {
+	__u16 cause[BLOCK_CAUSES];
+};
+
+/* The causes of the verdicts in bits 0 and 1 of a table number, as in verdict_row. */
+struct table_cause {
+	__u32 table;
+	__u32 causes[2]; /* by direction */
+};
+
+/* What a number stands for. Texts end with a zero byte unless they fill the field. A counter never
+ * counts for a rule that says something else: its meaning then differs. */
+struct cause {
+	__u64 meaning; /* hash of the rule's text; 0 for causes that are no rules */
+	__u32 rule;    /* index of the rule in its policy now */
+	__u8 reason;   /* model.Reason */
+	__u8 direction; /* enum direction */
+	__u8 verdict;   /* enum verdict */
+	__u8 tier;      /* model.Tier */
+	char kind[32];  /* of the policy */
+	char namespace[64];
+	char name[256];
+	char uid[40];
+	char rule_name[104];
+};
+_Static_assert(sizeof(struct cause) == 512, "layout");
+
+struct cause_key {
+	__u32 cause;
+};
+
+/* The number of new flows that a cause decided. */
+struct cause_count {
+	__u64 flows;
 };
 
 /* The identity of the model.Table that a table number stands for. */

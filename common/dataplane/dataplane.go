@@ -51,7 +51,7 @@ type Backend interface {
 	// error the old decisions stay in force where the change failed, and Apply can be repeated.
 	Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error)
 
-	// InForce reads back the State in force, without causes and terms. It returns nil if there is none or
+	// InForce reads back the State in force, without terms, and with causes where they are stored. It returns nil if there is none or
 	// the data path does not store classes.
 	InForce(ctx context.Context) (*model.State, error)
 

@@ -20,7 +20,7 @@ type Reader interface {
 
 // Decisions are what a system decides: State where it stores classes, Lists where it stores rules.
 type Decisions struct {
-	// State has no causes and no terms. Its endpoints have neither pods nor addresses.
+	// State has no terms, and causes only where they are stored. Its endpoints have neither pods nor addresses.
 	State *model.State
 	// Lists are rules in a form of the system's own.
 	Lists json.RawMessage

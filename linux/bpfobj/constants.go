@@ -113,3 +113,25 @@ const (
 	FlowKnown   = uint32(PodAdoptionResultFLOW_KNOWN)
 	FlowNoRoom  = uint32(PodAdoptionResultFLOW_NO_ROOM)
 )
+
+// The numbers of causes that have a fixed meaning. CauseOther counts for direction * 2 + verdict, CauseSelf and
+// CausePending for a direction. Causes is the number of counters.
+const (
+	CauseNone    = uint32(PodCauseNumberCAUSE_NONE)
+	CauseOther   = uint32(PodCauseNumberCAUSE_OTHER)
+	CauseSelf    = uint32(PodCauseNumberCAUSE_SELF)
+	CauseNode    = uint32(PodCauseNumberCAUSE_NODE)
+	CausePending = uint32(PodCauseNumberCAUSE_PENDING)
+	CauseFirst   = uint32(PodCauseNumberCAUSE_FIRST)
+	Causes       = uint32(PodCauseNumberCAUSES)
+)
+
+// The form of PodVerdictRow.Causes for a row whose cause depends on the port, and the sizes of the maps that it
+// leads to.
+const (
+	CausesByPort = uint32(PodCauseLayoutCAUSES_BY_PORT)
+	CausesWidth  = uint32(PodCauseLayoutCAUSES_WIDTH)
+	BlockCauses  = uint32(PodCauseLayoutBLOCK_CAUSES)
+	CauseBlocks  = uint32(PodCauseLayoutCAUSE_BLOCKS)
+	TablePlaces  = uint32(PodCauseLayoutTABLE_PLACES)
+)

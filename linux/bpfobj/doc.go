@@ -8,7 +8,7 @@
 package bpfobj
 
 //go:generate -command bpf2go go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel
-//go:generate bpf2go -type event -type approval -type conn -type carried_flow -type adoption -type adoption_result -type class_flag -type conn_flag -type conn_state -type conn_version -type counter_id -type event_flag -type event_loss -type interface_number -type outcome -type owner -type role -type row_number -type slot_number -type table_flag Pod ../../bpf/pod.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate bpf2go -type event -type approval -type conn -type carried_flow -type adoption -type adoption_result -type cause_number -type cause_layout -type class_flag -type conn_flag -type conn_state -type conn_version -type counter_id -type event_flag -type event_loss -type interface_number -type outcome -type owner -type role -type row_number -type slot_number -type table_flag Pod ../../bpf/pod.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
 //go:generate bpf2go Xdp ../../bpf/xdp.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
 //go:generate bpf2go Egress ../../bpf/egress.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
 //go:generate bpf2go -no-global-types EgressForeign ../../bpf/egress.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter -DFOREIGN

@@ -30,6 +30,36 @@ type EgressAttachment struct {
 	Ifindex uint32
 }
 
+type EgressCause struct {
+	_         structs.HostLayout
+	Meaning   uint64
+	Rule      uint32
+	Reason    uint8
+	Direction uint8
+	Verdict   uint8
+	Tier      uint8
+	Kind      [32]int8
+	Namespace [64]int8
+	Name      [256]int8
+	Uid       [40]int8
+	RuleName  [104]int8
+}
+
+type EgressCauseBlock struct {
+	_     structs.HostLayout
+	Cause [8]uint16
+}
+
+type EgressCauseCount struct {
+	_     structs.HostLayout
+	Flows uint64
+}
+
+type EgressCauseKey struct {
+	_     structs.HostLayout
+	Cause uint32
+}
+
 type EgressConnEntry4 struct {
 	_    structs.HostLayout
 	Key  EgressConnKey4
@@ -256,6 +286,12 @@ type EgressSlotIndex struct {
 	Slot uint32
 }
 
+type EgressTableCause struct {
+	_      structs.HostLayout
+	Table  uint32
+	Causes [2]uint32
+}
+
 type EgressTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -283,8 +319,9 @@ type EgressVerdictKey struct {
 }
 
 type EgressVerdictRow struct {
-	_   structs.HostLayout
-	Row uint32
+	_      structs.HostLayout
+	Row    uint32
+	Causes uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -292,6 +329,9 @@ type EgressVerdictRow struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	EgressMapAttachments     = "attachments"
+	EgressMapCauseBlocks     = "cause_blocks"
+	EgressMapCauseCounts     = "cause_counts"
+	EgressMapCauses          = "causes"
 	EgressMapConnHints4      = "conn_hints4"
 	EgressMapConnHints6      = "conn_hints6"
 	EgressMapConnIndex4      = "conn_index4"
@@ -323,6 +363,7 @@ const (
 	EgressMapPrefixes6       = "prefixes6"
 	EgressMapRows            = "rows"
 	EgressMapSlots           = "slots"
+	EgressMapTableCauses     = "table_causes"
 	EgressMapTables          = "tables"
 	EgressMapTunnelNodes     = "tunnel_nodes"
 	EgressMapTunnelSources4  = "tunnel_sources4"
@@ -405,6 +446,9 @@ type EgressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressMapSpecs struct {
 	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	CauseBlocks    *ebpf.MapSpec `ebpf:"cause_blocks"`
+	CauseCounts    *ebpf.MapSpec `ebpf:"cause_counts"`
+	Causes         *ebpf.MapSpec `ebpf:"causes"`
 	ConnHints4     *ebpf.MapSpec `ebpf:"conn_hints4"`
 	ConnHints6     *ebpf.MapSpec `ebpf:"conn_hints6"`
 	ConnIndex4     *ebpf.MapSpec `ebpf:"conn_index4"`
@@ -436,6 +480,7 @@ type EgressMapSpecs struct {
 	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	TableCauses    *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
@@ -488,6 +533,9 @@ func (o *EgressObjects) Close() error {
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressMaps struct {
 	Attachments    *ebpf.Map `ebpf:"attachments"`
+	CauseBlocks    *ebpf.Map `ebpf:"cause_blocks"`
+	CauseCounts    *ebpf.Map `ebpf:"cause_counts"`
+	Causes         *ebpf.Map `ebpf:"causes"`
 	ConnHints4     *ebpf.Map `ebpf:"conn_hints4"`
 	ConnHints6     *ebpf.Map `ebpf:"conn_hints6"`
 	ConnIndex4     *ebpf.Map `ebpf:"conn_index4"`
@@ -519,6 +567,7 @@ type EgressMaps struct {
 	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Slots          *ebpf.Map `ebpf:"slots"`
+	TableCauses    *ebpf.Map `ebpf:"table_causes"`
 	Tables         *ebpf.Map `ebpf:"tables"`
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
@@ -530,6 +579,9 @@ type EgressMaps struct {
 func (m *EgressMaps) Close() error {
 	return _EgressClose(
 		m.Attachments,
+		m.CauseBlocks,
+		m.CauseCounts,
+		m.Causes,
 		m.ConnHints4,
 		m.ConnHints6,
 		m.ConnIndex4,
@@ -561,6 +613,7 @@ func (m *EgressMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.TableCauses,
 		m.Tables,
 		m.TunnelNodes,
 		m.TunnelSources4,

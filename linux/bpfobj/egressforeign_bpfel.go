@@ -17,6 +17,9 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	EgressForeignMapAttachments     = "attachments"
+	EgressForeignMapCauseBlocks     = "cause_blocks"
+	EgressForeignMapCauseCounts     = "cause_counts"
+	EgressForeignMapCauses          = "causes"
 	EgressForeignMapConnHints4      = "conn_hints4"
 	EgressForeignMapConnHints6      = "conn_hints6"
 	EgressForeignMapConnIndex4      = "conn_index4"
@@ -48,6 +51,7 @@ const (
 	EgressForeignMapPrefixes6       = "prefixes6"
 	EgressForeignMapRows            = "rows"
 	EgressForeignMapSlots           = "slots"
+	EgressForeignMapTableCauses     = "table_causes"
 	EgressForeignMapTables          = "tables"
 	EgressForeignMapTunnelNodes     = "tunnel_nodes"
 	EgressForeignMapTunnelSources4  = "tunnel_sources4"
@@ -130,6 +134,9 @@ type EgressForeignProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressForeignMapSpecs struct {
 	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	CauseBlocks    *ebpf.MapSpec `ebpf:"cause_blocks"`
+	CauseCounts    *ebpf.MapSpec `ebpf:"cause_counts"`
+	Causes         *ebpf.MapSpec `ebpf:"causes"`
 	ConnHints4     *ebpf.MapSpec `ebpf:"conn_hints4"`
 	ConnHints6     *ebpf.MapSpec `ebpf:"conn_hints6"`
 	ConnIndex4     *ebpf.MapSpec `ebpf:"conn_index4"`
@@ -161,6 +168,7 @@ type EgressForeignMapSpecs struct {
 	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	TableCauses    *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
@@ -213,6 +221,9 @@ func (o *EgressForeignObjects) Close() error {
 // It can be passed to LoadEgressForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressForeignMaps struct {
 	Attachments    *ebpf.Map `ebpf:"attachments"`
+	CauseBlocks    *ebpf.Map `ebpf:"cause_blocks"`
+	CauseCounts    *ebpf.Map `ebpf:"cause_counts"`
+	Causes         *ebpf.Map `ebpf:"causes"`
 	ConnHints4     *ebpf.Map `ebpf:"conn_hints4"`
 	ConnHints6     *ebpf.Map `ebpf:"conn_hints6"`
 	ConnIndex4     *ebpf.Map `ebpf:"conn_index4"`
@@ -244,6 +255,7 @@ type EgressForeignMaps struct {
 	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Slots          *ebpf.Map `ebpf:"slots"`
+	TableCauses    *ebpf.Map `ebpf:"table_causes"`
 	Tables         *ebpf.Map `ebpf:"tables"`
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
@@ -255,6 +267,9 @@ type EgressForeignMaps struct {
 func (m *EgressForeignMaps) Close() error {
 	return _EgressForeignClose(
 		m.Attachments,
+		m.CauseBlocks,
+		m.CauseCounts,
+		m.Causes,
 		m.ConnHints4,
 		m.ConnHints6,
 		m.ConnIndex4,
@@ -286,6 +301,7 @@ func (m *EgressForeignMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.TableCauses,
 		m.Tables,
 		m.TunnelNodes,
 		m.TunnelSources4,

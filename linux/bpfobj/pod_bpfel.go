@@ -73,6 +73,58 @@ type PodCarriedFlow struct {
 	Client      [16]uint8
 }
 
+type PodCause struct {
+	_         structs.HostLayout
+	Meaning   uint64
+	Rule      uint32
+	Reason    uint8
+	Direction uint8
+	Verdict   uint8
+	Tier      uint8
+	Kind      [32]int8
+	Namespace [64]int8
+	Name      [256]int8
+	Uid       [40]int8
+	RuleName  [104]int8
+}
+
+type PodCauseBlock struct {
+	_     structs.HostLayout
+	Cause [8]uint16
+}
+
+type PodCauseCount struct {
+	_     structs.HostLayout
+	Flows uint64
+}
+
+type PodCauseKey struct {
+	_     structs.HostLayout
+	Cause uint32
+}
+
+type PodCauseLayout uint32
+
+const (
+	PodCauseLayoutCAUSES_BY_PORT PodCauseLayout = 2147483648
+	PodCauseLayoutCAUSES_WIDTH   PodCauseLayout = 20
+	PodCauseLayoutBLOCK_CAUSES   PodCauseLayout = 8
+	PodCauseLayoutCAUSE_BLOCKS   PodCauseLayout = 16384
+	PodCauseLayoutTABLE_PLACES   PodCauseLayout = 16384
+)
+
+type PodCauseNumber uint32
+
+const (
+	PodCauseNumberCAUSE_NONE    PodCauseNumber = 0
+	PodCauseNumberCAUSE_OTHER   PodCauseNumber = 1
+	PodCauseNumberCAUSE_SELF    PodCauseNumber = 5
+	PodCauseNumberCAUSE_NODE    PodCauseNumber = 7
+	PodCauseNumberCAUSE_PENDING PodCauseNumber = 8
+	PodCauseNumberCAUSE_FIRST   PodCauseNumber = 10
+	PodCauseNumberCAUSES        PodCauseNumber = 8192
+)
+
 type PodClassFlag uint32
 
 const (
@@ -431,6 +483,12 @@ const (
 	PodSlotNumberNO_SLOT PodSlotNumber = 4096
 )
 
+type PodTableCause struct {
+	_      structs.HostLayout
+	Table  uint32
+	Causes [2]uint32
+}
+
 type PodTableFlag uint32
 
 const (
@@ -459,8 +517,9 @@ type PodVerdictKey struct {
 }
 
 type PodVerdictRow struct {
-	_   structs.HostLayout
-	Row uint32
+	_      structs.HostLayout
+	Row    uint32
+	Causes uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -468,6 +527,9 @@ type PodVerdictRow struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	PodMapAttachments     = "attachments"
+	PodMapCauseBlocks     = "cause_blocks"
+	PodMapCauseCounts     = "cause_counts"
+	PodMapCauses          = "causes"
 	PodMapConnHints4      = "conn_hints4"
 	PodMapConnHints6      = "conn_hints6"
 	PodMapConnIndex4      = "conn_index4"
@@ -500,6 +562,7 @@ const (
 	PodMapPrefixes6       = "prefixes6"
 	PodMapRows            = "rows"
 	PodMapSlots           = "slots"
+	PodMapTableCauses     = "table_causes"
 	PodMapTables          = "tables"
 	PodMapVerdictCounts   = "verdict_counts"
 	PodMapVerdicts        = "verdicts"
@@ -581,6 +644,9 @@ type PodProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodMapSpecs struct {
 	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
+	CauseBlocks   *ebpf.MapSpec `ebpf:"cause_blocks"`
+	CauseCounts   *ebpf.MapSpec `ebpf:"cause_counts"`
+	Causes        *ebpf.MapSpec `ebpf:"causes"`
 	ConnHints4    *ebpf.MapSpec `ebpf:"conn_hints4"`
 	ConnHints6    *ebpf.MapSpec `ebpf:"conn_hints6"`
 	ConnIndex4    *ebpf.MapSpec `ebpf:"conn_index4"`
@@ -613,6 +679,7 @@ type PodMapSpecs struct {
 	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	TableCauses   *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
 	VerdictCounts *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
@@ -664,6 +731,9 @@ func (o *PodObjects) Close() error {
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodMaps struct {
 	Attachments   *ebpf.Map `ebpf:"attachments"`
+	CauseBlocks   *ebpf.Map `ebpf:"cause_blocks"`
+	CauseCounts   *ebpf.Map `ebpf:"cause_counts"`
+	Causes        *ebpf.Map `ebpf:"causes"`
 	ConnHints4    *ebpf.Map `ebpf:"conn_hints4"`
 	ConnHints6    *ebpf.Map `ebpf:"conn_hints6"`
 	ConnIndex4    *ebpf.Map `ebpf:"conn_index4"`
@@ -696,6 +766,7 @@ type PodMaps struct {
 	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
 	Rows          *ebpf.Map `ebpf:"rows"`
 	Slots         *ebpf.Map `ebpf:"slots"`
+	TableCauses   *ebpf.Map `ebpf:"table_causes"`
 	Tables        *ebpf.Map `ebpf:"tables"`
 	VerdictCounts *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
@@ -704,6 +775,9 @@ type PodMaps struct {
 func (m *PodMaps) Close() error {
 	return _PodClose(
 		m.Attachments,
+		m.CauseBlocks,
+		m.CauseCounts,
+		m.Causes,
 		m.ConnHints4,
 		m.ConnHints6,
 		m.ConnIndex4,
@@ -736,6 +810,7 @@ func (m *PodMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.TableCauses,
 		m.Tables,
 		m.VerdictCounts,
 		m.Verdicts,

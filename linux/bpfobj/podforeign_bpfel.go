@@ -17,6 +17,9 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	PodForeignMapAttachments     = "attachments"
+	PodForeignMapCauseBlocks     = "cause_blocks"
+	PodForeignMapCauseCounts     = "cause_counts"
+	PodForeignMapCauses          = "causes"
 	PodForeignMapConnHints4      = "conn_hints4"
 	PodForeignMapConnHints6      = "conn_hints6"
 	PodForeignMapConnIndex4      = "conn_index4"
@@ -49,6 +52,7 @@ const (
 	PodForeignMapPrefixes6       = "prefixes6"
 	PodForeignMapRows            = "rows"
 	PodForeignMapSlots           = "slots"
+	PodForeignMapTableCauses     = "table_causes"
 	PodForeignMapTables          = "tables"
 	PodForeignMapVerdictCounts   = "verdict_counts"
 	PodForeignMapVerdicts        = "verdicts"
@@ -130,6 +134,9 @@ type PodForeignProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodForeignMapSpecs struct {
 	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
+	CauseBlocks   *ebpf.MapSpec `ebpf:"cause_blocks"`
+	CauseCounts   *ebpf.MapSpec `ebpf:"cause_counts"`
+	Causes        *ebpf.MapSpec `ebpf:"causes"`
 	ConnHints4    *ebpf.MapSpec `ebpf:"conn_hints4"`
 	ConnHints6    *ebpf.MapSpec `ebpf:"conn_hints6"`
 	ConnIndex4    *ebpf.MapSpec `ebpf:"conn_index4"`
@@ -162,6 +169,7 @@ type PodForeignMapSpecs struct {
 	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	TableCauses   *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
 	VerdictCounts *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
@@ -213,6 +221,9 @@ func (o *PodForeignObjects) Close() error {
 // It can be passed to LoadPodForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodForeignMaps struct {
 	Attachments   *ebpf.Map `ebpf:"attachments"`
+	CauseBlocks   *ebpf.Map `ebpf:"cause_blocks"`
+	CauseCounts   *ebpf.Map `ebpf:"cause_counts"`
+	Causes        *ebpf.Map `ebpf:"causes"`
 	ConnHints4    *ebpf.Map `ebpf:"conn_hints4"`
 	ConnHints6    *ebpf.Map `ebpf:"conn_hints6"`
 	ConnIndex4    *ebpf.Map `ebpf:"conn_index4"`
@@ -245,6 +256,7 @@ type PodForeignMaps struct {
 	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
 	Rows          *ebpf.Map `ebpf:"rows"`
 	Slots         *ebpf.Map `ebpf:"slots"`
+	TableCauses   *ebpf.Map `ebpf:"table_causes"`
 	Tables        *ebpf.Map `ebpf:"tables"`
 	VerdictCounts *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
@@ -253,6 +265,9 @@ type PodForeignMaps struct {
 func (m *PodForeignMaps) Close() error {
 	return _PodForeignClose(
 		m.Attachments,
+		m.CauseBlocks,
+		m.CauseCounts,
+		m.Causes,
 		m.ConnHints4,
 		m.ConnHints6,
 		m.ConnIndex4,
@@ -285,6 +300,7 @@ func (m *PodForeignMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.TableCauses,
 		m.Tables,
 		m.VerdictCounts,
 		m.Verdicts,

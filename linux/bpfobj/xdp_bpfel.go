@@ -30,6 +30,36 @@ type XdpAttachment struct {
 	Ifindex uint32
 }
 
+type XdpCause struct {
+	_         structs.HostLayout
+	Meaning   uint64
+	Rule      uint32
+	Reason    uint8
+	Direction uint8
+	Verdict   uint8
+	Tier      uint8
+	Kind      [32]int8
+	Namespace [64]int8
+	Name      [256]int8
+	Uid       [40]int8
+	RuleName  [104]int8
+}
+
+type XdpCauseBlock struct {
+	_     structs.HostLayout
+	Cause [8]uint16
+}
+
+type XdpCauseCount struct {
+	_     structs.HostLayout
+	Flows uint64
+}
+
+type XdpCauseKey struct {
+	_     structs.HostLayout
+	Cause uint32
+}
+
 type XdpConnEntry4 struct {
 	_    structs.HostLayout
 	Key  XdpConnKey4
@@ -238,6 +268,12 @@ type XdpSlotIndex struct {
 	Slot uint32
 }
 
+type XdpTableCause struct {
+	_      structs.HostLayout
+	Table  uint32
+	Causes [2]uint32
+}
+
 type XdpTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -260,8 +296,9 @@ type XdpVerdictKey struct {
 }
 
 type XdpVerdictRow struct {
-	_   structs.HostLayout
-	Row uint32
+	_      structs.HostLayout
+	Row    uint32
+	Causes uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -269,6 +306,9 @@ type XdpVerdictRow struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	XdpMapAttachments    = "attachments"
+	XdpMapCauseBlocks    = "cause_blocks"
+	XdpMapCauseCounts    = "cause_counts"
+	XdpMapCauses         = "causes"
 	XdpMapConnHints4     = "conn_hints4"
 	XdpMapConnHints6     = "conn_hints6"
 	XdpMapConnIndex4     = "conn_index4"
@@ -304,6 +344,7 @@ const (
 	XdpMapPrefixes6      = "prefixes6"
 	XdpMapRows           = "rows"
 	XdpMapSlots          = "slots"
+	XdpMapTableCauses    = "table_causes"
 	XdpMapTables         = "tables"
 	XdpMapVerdictCounts  = "verdict_counts"
 	XdpMapVerdicts       = "verdicts"
@@ -365,6 +406,9 @@ type XdpProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpMapSpecs struct {
 	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	CauseBlocks    *ebpf.MapSpec `ebpf:"cause_blocks"`
+	CauseCounts    *ebpf.MapSpec `ebpf:"cause_counts"`
+	Causes         *ebpf.MapSpec `ebpf:"causes"`
 	ConnHints4     *ebpf.MapSpec `ebpf:"conn_hints4"`
 	ConnHints6     *ebpf.MapSpec `ebpf:"conn_hints6"`
 	ConnIndex4     *ebpf.MapSpec `ebpf:"conn_index4"`
@@ -400,6 +444,7 @@ type XdpMapSpecs struct {
 	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	TableCauses    *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
 	VerdictCounts  *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
@@ -437,6 +482,9 @@ func (o *XdpObjects) Close() error {
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpMaps struct {
 	Attachments    *ebpf.Map `ebpf:"attachments"`
+	CauseBlocks    *ebpf.Map `ebpf:"cause_blocks"`
+	CauseCounts    *ebpf.Map `ebpf:"cause_counts"`
+	Causes         *ebpf.Map `ebpf:"causes"`
 	ConnHints4     *ebpf.Map `ebpf:"conn_hints4"`
 	ConnHints6     *ebpf.Map `ebpf:"conn_hints6"`
 	ConnIndex4     *ebpf.Map `ebpf:"conn_index4"`
@@ -472,6 +520,7 @@ type XdpMaps struct {
 	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Slots          *ebpf.Map `ebpf:"slots"`
+	TableCauses    *ebpf.Map `ebpf:"table_causes"`
 	Tables         *ebpf.Map `ebpf:"tables"`
 	VerdictCounts  *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
@@ -481,6 +530,9 @@ type XdpMaps struct {
 func (m *XdpMaps) Close() error {
 	return _XdpClose(
 		m.Attachments,
+		m.CauseBlocks,
+		m.CauseCounts,
+		m.Causes,
 		m.ConnHints4,
 		m.ConnHints6,
 		m.ConnIndex4,
@@ -516,6 +568,7 @@ func (m *XdpMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.TableCauses,
 		m.Tables,
 		m.VerdictCounts,
 		m.Verdicts,

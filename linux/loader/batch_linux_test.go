@@ -42,7 +42,7 @@ func manyWrites() (first, more *policymap.Writes) {
 	for i := range uint32(3 * batchSize / 2) {
 		v4 := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
 		v6 := netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)})
-		first.Verdicts = append(first.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: 4 + i%8, Peer: i}, Row: i % 7})
+		first.Verdicts = append(first.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: 4 + i%8, Peer: i}, VerdictRow: policymap.VerdictRow{Row: i % 7}})
 		first.Peers = append(first.Peers, policymap.PeerWrite{Addr: v4, Class: i}, policymap.PeerWrite{Addr: v6, Class: i + 1})
 		first.Prefixes = append(first.Prefixes, policymap.PrefixWrite{Prefix: netip.PrefixFrom(v4, 32), Class: i}, policymap.PrefixWrite{Prefix: netip.PrefixFrom(v6, 128), Class: i})
 		if i < 500 {

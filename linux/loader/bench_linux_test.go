@@ -58,7 +58,7 @@ func newBench(t *testing.T) *bench {
 	err = path.Execute(&policymap.Writes{
 		Rows:     []policymap.RowWrite{{Index: 2, Row: policymap.Row{Allow: [16]uint64{1 << 1}}}},
 		Tables:   []policymap.TableWrite{{Number: tableWeb}, {Number: tableOpen}},
-		Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: tableWeb, Peer: policymap.PeerKey(model.World, model.Egress)}, Row: 2}},
+		Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: tableWeb, Peer: policymap.PeerKey(model.World, model.Egress)}, VerdictRow: policymap.VerdictRow{Row: 2}}},
 		Ports:    []policymap.PortWrite{{Index: index80tcp, Count: 1, Class: 1}, {Index: index80udp, Count: 1, Class: 1}},
 	})
 	if err != nil {

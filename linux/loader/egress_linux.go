@@ -165,10 +165,28 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 		"verdicts": m.Verdicts, "rows": m.Rows, "tables": m.Tables, "conns4": m.Conns4, "conns6": m.Conns6,
 		"conn_index4": m.ConnIndex4, "conn_index6": m.ConnIndex6, "conn_hints4": m.ConnHints4, "conn_hints6": m.ConnHints6,
 		"ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
-		"datagrams": m.Datagrams, "counters": m.Counters, "verdict_counts": m.VerdictCounts, "post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
+		"datagrams": m.Datagrams, "counters": m.Counters, "verdict_counts": m.VerdictCounts,
+		"cause_counts": m.CauseCounts, "cause_blocks": m.CauseBlocks, "table_causes": m.TableCauses, "causes": m.Causes, "post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
 		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses, "error_budgets": m.ErrorBudgets,
 	}
 }
+
+// Shared returns the maps, by name, through which other programs of the node read the tables of
+// local pods. The DataPath closes them.
+func (d *DataPath) Shared() map[string]*ebpf.Map {
+	o := &d.objects
+	return map[string]*ebpf.Map{
+		"locals4": o.Locals4, "locals6": o.Locals6, "slots": o.Slots, "generation": o.Generation, "peers4": o.Peers4, "peers6": o.Peers6,
+		"prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6, "ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows,
+		"counters": o.PodMaps.Counters, "verdict_counts": o.VerdictCounts,
+		"cause_counts": o.CauseCounts, "cause_blocks": o.CauseBlocks, "table_causes": o.TableCauses,
+		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses,
+	}
+}
+
+// Constants returns the constants that the programs were loaded with, for other programs that
+// share code with them.
+func (d *DataPath) Constants() map[string]uint32 { return d.constants }
 
 // Filters are the paths of pinned programs, by netfilter hook.
 type Filters struct{ Forward, LocalIn, LocalOut string }

@@ -100,7 +100,7 @@ func TestEventsOfFlows(t *testing.T) {
 			peer = peer6
 		}
 		err := b.path.Execute(&policymap.Writes{Peers: []policymap.PeerWrite{{Addr: peer, Class: 7, Pod: true}},
-			Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: tableWeb, Peer: policymap.PeerKey(7, out)}, Row: policymap.RowAllow}}})
+			Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: tableWeb, Peer: policymap.PeerKey(7, out)}, VerdictRow: policymap.VerdictRow{Row: policymap.RowAllow}}}})
 		if err != nil {
 			t.Fatal(err)
 		}

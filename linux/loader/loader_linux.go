@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -56,6 +57,10 @@ type DataPath struct {
 	want intent
 	// numbers caches the kernel IDs of programs.
 	numbers map[*ebpf.Program]ebpf.ProgramID
+	// verdictOf is the counter of the verdict that a number of a cause belongs to. counting guards it, and keeps
+	// the sum of all causes while a number gets another meaning.
+	verdictOf map[uint32]int
+	counting  sync.Mutex
 	// damaged describes the faults of the pins at the start.
 	damaged []string
 	// instrument comes from the settings of a sandbox.
@@ -165,7 +170,7 @@ func (d *DataPath) shareMemory() error {
 		return fmt.Errorf("read the generation of the maps: %w", err)
 	}
 	d.generation = binary.NativeEndian.Uint32(buf[:])
-	return d.openInterfaces()
+	return errors.Join(d.knowCauses(), d.openInterfaces())
 }
 
 // prepareDirectory creates the directory on a bpffs, readable only by root.

@@ -22,13 +22,16 @@ func (d *DataPath) Execute(w *policymap.Writes) error {
 		writes int
 		make   func(*policymap.Writes) error
 	}{
+		{len(w.Causes) + len(w.Blocks), d.executeCauses},
 		{len(w.Rows) + len(w.Tables) + len(w.Verdicts), d.executeTables},
+		{len(w.Defaults), d.executeDefaults},
 		{len(w.Unlist), func(w *policymap.Writes) error { return d.dropVerdicts(w.Unlist) }},
 		{len(w.Peers) + len(w.Prefixes) + len(w.DropPrefixes) + len(w.DropPeers), d.executeAddresses},
 		{len(w.Ports), func(w *policymap.Writes) error { return d.executePorts(w.Ports) }},
 		{len(w.Slots), d.executeSlots},
 		{len(w.DropVerdicts), func(w *policymap.Writes) error { return d.dropVerdicts(w.DropVerdicts) }},
 		{len(w.DropTables), d.dropTables},
+		{len(w.DropCauses), d.dropCauses},
 	} {
 		if step.writes == 0 {
 			continue // a program that sees a new generation at every try gives up and denies
@@ -94,7 +97,7 @@ func (d *DataPath) executeTables(w *policymap.Writes) error {
 	}
 	keys, verdicts := make([]bpfobj.PodVerdictKey, len(w.Verdicts)), make([]bpfobj.PodVerdictRow, len(w.Verdicts))
 	for i, v := range w.Verdicts {
-		keys[i].Table, keys[i].Peer, verdicts[i].Row = v.Table, v.Peer, v.Row
+		keys[i].Table, keys[i].Peer, verdicts[i] = v.Table, v.Peer, v.VerdictRow
 	}
 	if e := putAll(d, o.Verdicts, keys, verdicts); e != nil {
 		return fmt.Errorf("write verdicts of table %d: %w", keys[e.at].Table, e.err)
@@ -221,46 +224,4 @@ func (d *DataPath) WriteSlot(s policymap.SlotWrite) error {
 		return fmt.Errorf("write slot %d: %w", s.Index, err)
 	}
 	return nil
-}
-
-// VerdictCounts returns the verdicts on new flows of the pod in a slot, by direction and verdict,
-// summed over all CPUs.
-func (d *DataPath) VerdictCounts(slot uint32) (flows [2][2]uint64, err error) {
-	var cpus []bpfobj.PodVerdictCount
-	if err := d.objects.VerdictCounts.Lookup(slot, &cpus); err != nil {
-		return flows, fmt.Errorf("read the verdicts of slot %d: %w", slot, err)
-	}
-	for _, c := range cpus {
-		for id, n := range c.Flows {
-			flows[id/2][id%2] += n
-		}
-	}
-	return flows, nil
-}
-
-// ResetVerdictCounts sets the counts of a slot to zero. Call it before another pod gets the slot.
-func (d *DataPath) ResetVerdictCounts(slot uint32) error {
-	n, err := ebpf.PossibleCPU()
-	if err == nil {
-		err = d.objects.VerdictCounts.Put(slot, make([]bpfobj.PodVerdictCount, n))
-	}
-	if err != nil {
-		return fmt.Errorf("reset the verdicts of slot %d: %w", slot, err)
-	}
-	return nil
-}
-
-// Counters returns the number of packets by counter, summed over all CPUs.
-func (d *DataPath) Counters() ([bpfobj.Counters]uint64, error) {
-	var totals [bpfobj.Counters]uint64
-	for id := range totals {
-		var cpus []bpfobj.PodCounter
-		if err := d.objects.PodMaps.Counters.Lookup(uint32(id), &cpus); err != nil {
-			return totals, fmt.Errorf("read counter %d: %w", id, err)
-		}
-		for _, c := range cpus {
-			totals[id] += c.Packets
-		}
-	}
-	return totals, nil
 }

@@ -59,7 +59,7 @@ func TestPolicyChangeReachesTheFlow(t *testing.T) {
 		// Revalidated when the accepting pod sends first, by its own port.
 		const webIn = 3 << 2 // ingress by row 2
 		if err := b.path.Execute(&policymap.Writes{Tables: []policymap.TableWrite{{Number: webIn}},
-			Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: webIn, Peer: policymap.PeerKey(model.World, in)}, Row: 2}}}); err != nil {
+			Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: webIn, Peer: policymap.PeerKey(model.World, in)}, VerdictRow: policymap.VerdictRow{Row: 2}}}}); err != nil {
 			t.Fatal(err)
 		}
 		b.under(webIn)

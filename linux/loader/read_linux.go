@@ -90,10 +90,11 @@ func (d *DataPath) readTables(e *policymap.Entries) error {
 		ReadMap(o.Tables, func(k bpfobj.PodTableNumber, v bpfobj.PodTableId) { e.Tables[k.Table] = model.TableID(v.Id) }),
 		ReadMap(o.Verdicts, func(k bpfobj.PodVerdictKey, v bpfobj.PodVerdictRow) {
 			if e.Verdicts[k.Table] == nil {
-				e.Verdicts[k.Table] = make(map[uint32]uint32)
+				e.Verdicts[k.Table] = make(map[uint32]policymap.VerdictRow)
 			}
-			e.Verdicts[k.Table][k.Peer] = v.Row
-		}))
+			e.Verdicts[k.Table][k.Peer] = v
+		}),
+		d.readCauses(e))
 }
 
 // readRows reads the rows that present or wanted verdicts refer to. A row that is not in the
@@ -166,7 +167,8 @@ func ReadPinned(dir string, flows bool) (*mapview.Maps, error) {
 	defer o.Close()
 	for name, at := range map[string]**ebpf.Map{"slots": &o.Slots, "generation": &o.Generation, "ports": &o.Ports, "rows": &o.Rows, "tables": &o.Tables,
 		"verdicts": &o.Verdicts, "locals4": &o.Locals4, "locals6": &o.Locals6, "peers4": &o.Peers4, "peers6": &o.Peers6,
-		"prefixes4": &o.Prefixes4, "prefixes6": &o.Prefixes6, "conns4": &o.Conns4, "conns6": &o.Conns6} {
+		"prefixes4": &o.Prefixes4, "prefixes6": &o.Prefixes6, "conns4": &o.Conns4, "conns6": &o.Conns6,
+		"causes": &o.Causes, "cause_blocks": &o.CauseBlocks, "table_causes": &o.TableCauses, "cause_counts": &o.CauseCounts} {
 		var err error
 		if *at, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), &ebpf.LoadPinOptions{ReadOnly: true}); err != nil {
 			return nil, fmt.Errorf("open map %s: %w", name, err)

@@ -273,5 +273,6 @@ func (d *DataPath) all() map[string]*ebpf.Map {
 		"ledger_hands": o.LedgerHands, "flow_shares": o.FlowShares, "datagrams": o.Datagrams,
 		"owners4": o.Owners4, "owners6": o.Owners6, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
 		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses, "verdict_counts": o.VerdictCounts,
+		"cause_counts": o.CauseCounts, "cause_blocks": o.CauseBlocks, "table_causes": o.TableCauses, "causes": o.PodMaps.Causes,
 	}
 }

@@ -36,7 +36,7 @@ func node() *Maps {
 	e.Prefixes[netip.MustParsePrefix("10.244.2.0/24")] = 4
 	e.Ports[80] = 1
 	e.Ports[65536+53] = 2
-	e.Verdicts[6] = map[uint32]uint32{4: bpfobj.RowAllow, 6: 2, 8: 9}
+	e.Verdicts[6] = map[uint32]policymap.VerdictRow{4: {Row: bpfobj.RowAllow}, 6: {Row: 2}, 8: {Row: 9}}
 	e.Rows[2] = bpfobj.PodRow{Allow: [16]uint64{2}}
 	e.Tables[6] = model.TableID{0xab}
 	return &Maps{Entries: e, Locals: map[netip.Addr]uint32{api: 0, api6: 0, web: 1}}
@@ -140,9 +140,9 @@ func TestRowsAsTheProgramsDecide(t *testing.T) {
 			}
 		}
 		e.Slots[0] = bpfobj.PodSlot{Table: uint32(4 + random.IntN(4)), Epoch: 1}
-		e.Verdicts[e.Slots[0].Table] = map[uint32]uint32{}
+		e.Verdicts[e.Slots[0].Table] = map[uint32]policymap.VerdictRow{}
 		for n := range uint32(8) {
-			e.Verdicts[e.Slots[0].Table][n] = n
+			e.Verdicts[e.Slots[0].Table][n] = policymap.VerdictRow{Row: n}
 			if n > 1 && n != 7 {
 				e.Rows[n] = bpfobj.PodRow{Allow: [16]uint64{random.Uint64()}}
 			}

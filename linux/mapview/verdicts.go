@@ -21,6 +21,8 @@ type Verdict struct {
 	Others bool   `json:"others"`
 	Class  uint32 `json:"class"`
 	Row    uint32 `json:"row"`
+	// Causes say why, by the ports that they are for: one without ports, or one for each part.
+	Causes []Cause `json:"causes"`
 	// Peers are the entries with the class. World, class 0, has no entries of its own.
 	Peers []string `json:"peers"`
 	// Allowed are the ports that are allowed, see Ports.
@@ -48,11 +50,13 @@ func (m *Maps) Rows() []Verdict {
 				if model.Direction(key%2) != d {
 					continue
 				}
-				v := Verdict{Table: table, Slots: users[table], Direction: d.String(), Class: key / 2, Row: m.Verdicts[table][key], Peers: peers[key/2]}
+				v := Verdict{Table: table, Slots: users[table], Direction: d.String(), Class: key / 2, Row: m.Verdicts[table][key].Row, Peers: peers[key/2]}
+				v.Causes = m.causes(m.Verdicts[table][key].Causes, ports)
 				v.Allowed, v.Problem = m.allowed(v.Row, ports)
 				all = append(all, v)
 			}
 			v := Verdict{Table: table, Slots: users[table], Direction: d.String(), Others: true, Row: table >> d & 1}
+			v.Causes = m.causes(m.Unlisted(table, d).Causes, ports)
 			v.Allowed, _ = m.allowed(v.Row, ports)
 			all = append(all, v)
 		}

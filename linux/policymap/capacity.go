@@ -16,6 +16,19 @@ import (
 // Capacity is the number of entries that each map can hold.
 type Capacity struct {
 	Slots, Peers4, Peers6, Prefixes4, Prefixes6, Verdicts, Rows, Tables int
+	// Causes and CauseBlocks bound the counters of causes, if less than the maps hold. 0 stands for the size of the
+	// maps. What does not fit is not counted separately.
+	Causes, CauseBlocks int
+}
+
+func (c Capacity) causes() uint32      { return bound(c.Causes, bpfobj.Causes) }
+func (c Capacity) causeBlocks() uint32 { return bound(c.CauseBlocks, bpfobj.CauseBlocks) }
+
+func bound(asked int, most uint32) uint32 {
+	if asked <= 0 {
+		return most
+	}
+	return min(uint32(asked), most)
 }
 
 // FullError reports that a State does not fit into a map. Nothing was changed.
@@ -210,6 +223,7 @@ func (l *Layout) clone() *Layout {
 	c := *l
 	c.Entries = l.Entries.Clone()
 	c.slots, c.tables, c.rows, c.uses = maps.Clone(l.slots), maps.Clone(l.tables), maps.Clone(l.rows), maps.Clone(l.uses)
+	c.causes, c.places = l.causes.clone(), maps.Clone(l.places)
 	c.pending, c.garbage, c.freed = slices.Clone(l.pending), slices.Clone(l.garbage), slices.Clone(l.freed)
 	return &c
 }

@@ -48,6 +48,7 @@ func Compare(want, is *Entries) *Comparison {
 		}
 	}
 	c.tables(want, is)
+	c.causes(want, is)
 	slices.SortFunc(c.Differences, func(a, b Difference) int {
 		return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Detail, b.Detail))
 	})
@@ -124,11 +125,12 @@ func (c *Comparison) ports(want, is *Entries) {
 
 func (c *Comparison) verdicts(want, is *Entries) {
 	compare := func(table uint32) {
-		differ(want.Verdicts[table], is.Verdicts[table], func(peer, row, now uint32, there bool) {
-			c.found("verdicts", "table %d, class %d, %s: present %t, row %d, want %d", table, peer/2, model.Direction(peer%2), there, now, row)
+		differ(want.Verdicts[table], is.Verdicts[table], func(peer uint32, row, now VerdictRow, there bool) {
+			c.found("verdicts", "table %d, class %d, %s: present %t, row %d with causes %d, want %d with causes %d", table, peer/2,
+				model.Direction(peer%2), there, now.Row, now.Causes, row.Row, row.Causes)
 			c.Writes.Verdicts = append(c.Writes.Verdicts, VerdictWrite{VerdictKey{table, peer}, row})
-		}, func(peer, row uint32) {
-			c.found("verdicts", "table %d, class %d, %s has row %d and should have no entry", table, peer/2, model.Direction(peer%2), row)
+		}, func(peer uint32, row VerdictRow) {
+			c.found("verdicts", "table %d, class %d, %s has row %d and should have no entry", table, peer/2, model.Direction(peer%2), row.Row)
 			c.Writes.DropVerdicts = append(c.Writes.DropVerdicts, VerdictKey{table, peer})
 		})
 	}
@@ -147,6 +149,34 @@ func (c *Comparison) rows(want, is *Entries) {
 		if is.Rows[n] != bits {
 			c.found("rows", "row %d does not hold the verdicts of its ports", n)
 			c.Writes.Rows = append(c.Writes.Rows, RowWrite{n, bits})
+		}
+	}
+}
+
+// causes compares the maps by which flows are counted for their causes. No verdict depends on them.
+func (c *Comparison) causes(want, is *Entries) {
+	for place, w := range want.Defaults {
+		if now := is.Defaults[place]; now != w {
+			c.found("table_causes", "place %d holds causes %v of table %d, not %v of %d", place, now.Causes, now.Table, w.Causes, w.Table)
+			c.Writes.Defaults = append(c.Writes.Defaults, w)
+		}
+	}
+	for n, w := range want.Blocks {
+		if now := is.Blocks[n]; now != w {
+			c.found("cause_blocks", "block %d holds %v, not %v", n, now, w)
+			c.Writes.Blocks = append(c.Writes.Blocks, BlockWrite{n, w})
+		}
+	}
+	for n, w := range want.Causes {
+		if now, there := is.Causes[n]; !there || now != w {
+			c.found("causes", "number %d: present %t, want %s", n, there, DecodeCause(w).Cause)
+			c.Writes.Causes = append(c.Writes.Causes, CauseWrite{n, w, false})
+		}
+	}
+	for n := range is.Causes {
+		if _, wanted := want.Causes[n]; !wanted {
+			c.found("causes", "number %d should have no entry", n)
+			c.Writes.DropCauses = append(c.Writes.DropCauses, n)
 		}
 	}
 }

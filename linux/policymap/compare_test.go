@@ -11,11 +11,11 @@ import (
 
 // TestDifferencesAreSorted: two reports of the same damage are equal.
 func TestDifferencesAreSorted(t *testing.T) {
-	row := map[uint32]uint32{}
+	row := map[uint32]policymap.VerdictRow{}
 	for peer := range uint32(20) {
-		row[peer] = peer + 1
+		row[peer] = policymap.VerdictRow{Row: peer + 1}
 	}
-	want := &policymap.Entries{Verdicts: map[uint32]map[uint32]uint32{6: row}}
+	want := &policymap.Entries{Verdicts: map[uint32]map[uint32]policymap.VerdictRow{6: row}}
 	first := policymap.Compare(want, &policymap.Entries{}).Differences
 	if len(first) < len(row) {
 		t.Fatalf("%d differences, want at least %d", len(first), len(row))

@@ -15,7 +15,7 @@ import (
 )
 
 // Decode interprets the entries of current maps. slots holds the slot of each endpoint. The
-// State of Layout.State has verdicts without causes and classes without terms. Decode returns
+// State of Layout.State has the causes that the maps name, and classes without terms. Decode returns
 // invalid entries, for example after interrupted writes, as problems. It treats them as absent,
 // and the next Advance repairs them.
 func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layout, problems []string) {
@@ -40,7 +40,8 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 		l.nextRow = max(l.nextRow, n+1)
 		l.rows[bits] = n
 	}
-	d := decoder{Layout: l, state: s, classes: map[model.PeerClass]bool{model.World: true}, rows: make(map[uint32]*model.Row)}
+	d := decoder{Layout: l, state: s, classes: map[model.PeerClass]bool{model.World: true}, rows: make(map[VerdictRow]*model.Row)}
+	problems = append(problems, d.numberCauses()...)
 	d.addresses()
 	problems = append(problems, d.ports()...)
 	problems = append(problems, d.readTables()...)
@@ -121,7 +122,8 @@ type decoder struct {
 	state   *model.State
 	classes map[model.PeerClass]bool
 	width   int // of rows
-	rows    map[uint32]*model.Row
+	rows    map[VerdictRow]*model.Row
+	meaning map[uint32]model.Decision // of the numbers of causes
 }
 
 func (d *decoder) addresses() {
@@ -174,7 +176,14 @@ func (d *decoder) readTables() (problems []string) {
 	for id, number := range d.tables {
 		t := &model.Table{ID: id}
 		for _, dir := range model.Directions {
-			t.Sides[dir] = model.Side{Default: d.uniform(model.Verdict(number >> dir & 1))}
+			v := d.Unlisted(number, dir)
+			t.Sides[dir].Default, _ = d.row(v) // needs no entry of rows
+		}
+		if d.Defaults[PlaceOfTable(number)].Table == number {
+			d.places[PlaceOfTable(number)] = number
+			for _, dir := range model.Directions {
+				d.use(d.Unlisted(number, dir).Causes)
+			}
 		}
 		d.state.Policy.Tables[id] = t
 	}
@@ -196,7 +205,8 @@ func (d *decoder) readTables() (problems []string) {
 			class := model.PeerClass(peer / 2)
 			rows[peer%2][class] = r
 			d.classes[class] = true
-			d.uses[n]++
+			d.uses[n.Row]++
+			d.use(n.Causes)
 			d.verdicts++
 		}
 		for _, dir := range model.Directions {
@@ -207,38 +217,41 @@ func (d *decoder) readTables() (problems []string) {
 }
 
 // row decodes a row; a missing row denies, as in the programs.
-func (d *decoder) row(n uint32) (*model.Row, error) {
-	if r, ok := d.rows[n]; ok {
+func (d *decoder) row(v VerdictRow) (*model.Row, error) {
+	if r, ok := d.rows[v]; ok {
 		return r, nil
 	}
-	if n <= RowAllow {
-		d.rows[n] = d.uniform(model.Verdict(n))
-		return d.rows[n], nil
-	}
-	bits, ok := d.Rows[n]
-	if !ok {
-		d.rows[n] = d.uniform(model.Deny)
-		return d.rows[n], fmt.Errorf("row %d is not in the map rows", n)
-	}
 	r := &model.Row{Cells: make([]model.Decision, d.width)}
-	for i := range r.Cells {
-		r.Cells[i].Verdict = model.Verdict(bits.Allow[i/64] >> (i % 64) & 1)
+	d.rows[v] = r
+	bits, ok := d.Rows[v.Row]
+	if v.Row > RowAllow && !ok {
+		return r, fmt.Errorf("row %d is not in the map rows", v.Row)
 	}
-	d.rows[n] = r
+	for i := range r.Cells {
+		verdict := model.Verdict(v.Row)
+		if v.Row > RowAllow {
+			verdict = model.Verdict(bits.Allow[i/64] >> (i % 64) & 1)
+		}
+		r.Cells[i].Verdict = verdict
+		n := v.Causes
+		if n&bpfobj.CausesByPort != 0 {
+			n = d.CauseOfClass(n, uint32(i))
+		}
+		if c := d.meaning[n]; c.Verdict == verdict {
+			r.Cells[i].Cause = c.Cause
+		}
+	}
 	return r, nil
-}
-
-func (d *decoder) uniform(v model.Verdict) *model.Row {
-	return &model.Row{Cells: slices.Repeat([]model.Decision{{Verdict: v}}, d.width)}
 }
 
 // UsedRows returns the rows that verdicts refer to. The map rows is an array, so it does not
 // show which entries are in use. read reports false for a row outside the array, to which
 // damaged verdicts may refer.
-func UsedRows(verdicts map[uint32]map[uint32]uint32, read func(uint32) (bpfobj.PodRow, bool)) map[uint32]bpfobj.PodRow {
+func UsedRows(verdicts map[uint32]map[uint32]VerdictRow, read func(uint32) (bpfobj.PodRow, bool)) map[uint32]bpfobj.PodRow {
 	used := make(map[uint32]bpfobj.PodRow)
 	for _, entries := range verdicts {
-		for _, n := range entries {
+		for _, v := range entries {
+			n := v.Row
 			if _, ok := used[n]; ok || n <= RowAllow {
 				continue
 			}

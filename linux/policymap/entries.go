@@ -36,9 +36,14 @@ type Entries struct {
 	Pods map[netip.Addr]bool
 	// Ports: class by protocol index * 65536 + port.
 	Ports []uint16
-	// Verdicts: row number by table number and peer (class * 2 + direction).
-	Verdicts map[uint32]map[uint32]uint32
+	// Verdicts: row and causes by table number and peer (class * 2 + direction).
+	Verdicts map[uint32]map[uint32]VerdictRow
 	Rows     map[uint32]bpfobj.PodRow
+	// Defaults: causes of the verdicts by default, by place of the table. Blocks: causes by class of ports. Causes:
+	// their meaning by number. Entries stay until others take their place.
+	Defaults map[uint32]bpfobj.PodTableCause
+	Blocks   map[uint32]CauseBlock
+	Causes   map[uint32]Cause
 	// Tables: identity by table number.
 	Tables map[uint32]model.TableID
 }
@@ -47,7 +52,8 @@ type Entries struct {
 func NewEntries() *Entries {
 	return &Entries{
 		Slots: make(map[uint32]bpfobj.PodSlot), Peers: make(map[netip.Addr]uint32), Prefixes: make(map[netip.Prefix]uint32),
-		Pods: make(map[netip.Addr]bool), Ports: make([]uint16, Ports), Verdicts: make(map[uint32]map[uint32]uint32), Rows: make(map[uint32]bpfobj.PodRow),
+		Pods: make(map[netip.Addr]bool), Ports: make([]uint16, Ports), Verdicts: make(map[uint32]map[uint32]VerdictRow), Rows: make(map[uint32]bpfobj.PodRow),
+		Defaults: make(map[uint32]bpfobj.PodTableCause), Blocks: make(map[uint32]CauseBlock), Causes: make(map[uint32]Cause),
 		Tables: make(map[uint32]model.TableID),
 	}
 }
@@ -73,12 +79,65 @@ func (e *Entries) Lookup(slot uint32, d model.Direction, remote netip.Addr, p mo
 // Row returns the number of the row that a slot's table has for a class: RowDeny, RowAllow or a
 // key of Rows.
 func (e *Entries) Row(slot uint32, d model.Direction, c model.PeerClass) uint32 {
+	return e.VerdictRow(slot, d, c).Row
+}
+
+// VerdictRow returns the row and the causes that a slot's table has for a class.
+func (e *Entries) VerdictRow(slot uint32, d model.Direction, c model.PeerClass) VerdictRow {
 	table := TableNumber(e.Slots[slot].Table)
-	row, ok := e.Verdicts[table][PeerKey(c, d)]
-	if !ok {
-		return table >> d & 1
+	if v, ok := e.Verdicts[table][PeerKey(c, d)]; ok {
+		return v
 	}
-	return row
+	return e.Unlisted(table, d)
+}
+
+// Unlisted returns the row and the causes of classes that verdicts does not list for a table.
+func (e *Entries) Unlisted(table uint32, d model.Direction) VerdictRow {
+	v := VerdictRow{Row: table >> d & 1}
+	if table == DenyAll {
+		v.Causes = bpfobj.CausePending + uint32(d)
+	} else if c, ok := e.Defaults[PlaceOfTable(table)]; ok && c.Table == table {
+		v.Causes = c.Causes[d]
+	}
+	return v
+}
+
+// PlaceOfTable returns the index of a table in Defaults.
+func PlaceOfTable(table uint32) uint32 { return table >> 2 % bpfobj.TablePlaces }
+
+// Cause returns the number that counts a new flow, as the programs compute it: that of the cause, or one of those
+// that several causes share.
+func (e *Entries) Cause(v VerdictRow, d model.Direction, p model.Protocol, port uint16) uint32 {
+	n := v.Causes
+	if n&bpfobj.CausesByPort != 0 {
+		n = e.CauseOfClass(n, e.portClass(p, port))
+	}
+	if _, lost := e.Rows[v.Row]; v.Row > RowAllow && !lost {
+		n = bpfobj.CauseNone
+	}
+	if n == bpfobj.CauseNone {
+		n = bpfobj.CauseOther + uint32(d)*2 + uint32(e.Verdict(v.Row, p, port))
+	}
+	return n
+}
+
+// CauseOfClass returns the number of the cause for a class of ports in a word with bpfobj.CausesByPort, or
+// bpfobj.CauseNone.
+func (e *Entries) CauseOfClass(word uint32, class uint32) uint32 {
+	if class == uint32(model.ClosedPorts) {
+		return bpfobj.CauseNone
+	}
+	if class/bpfobj.BlockCauses >= widthOf(word) {
+		class = 0
+	}
+	return uint32(e.Blocks[placeOf(word)+class/bpfobj.BlockCauses][class%bpfobj.BlockCauses])
+}
+
+func (e *Entries) portClass(p model.Protocol, port uint16) uint32 {
+	if i, ok := PortIndex(p, port); ok {
+		return uint32(e.Ports[i]) % model.MaxPortClasses // as the programs do
+	}
+	return 0
 }
 
 // Verdict returns the verdict of a row for a protocol and port.
@@ -86,15 +145,11 @@ func (e *Entries) Verdict(row uint32, p model.Protocol, port uint16) model.Verdi
 	if row <= RowAllow {
 		return model.Verdict(row)
 	}
-	var class uint16
-	if i, ok := PortIndex(p, port); ok {
-		class = e.Ports[i]
-	}
 	bits, ok := e.Rows[row]
 	if !ok {
 		return model.Deny
 	}
-	class %= model.MaxPortClasses // as the programs do
+	class := e.portClass(p, port)
 	return model.Verdict(bits.Allow[class/64] >> (class % 64) & 1)
 }
 
@@ -116,8 +171,11 @@ func (e *Entries) Class(a netip.Addr) model.PeerClass {
 // in the order of the fields, on which dataplane.Plan relies.
 type Writes struct {
 	Rows     []RowWrite
+	Causes   []CauseWrite
+	Blocks   []BlockWrite
 	Tables   []TableWrite
 	Verdicts []VerdictWrite
+	Defaults []bpfobj.PodTableCause
 	// Unlist removes rows whose verdict the table number already holds.
 	Unlist       []VerdictKey
 	Peers        []PeerWrite
@@ -128,12 +186,26 @@ type Writes struct {
 	Slots        []SlotWrite
 	DropVerdicts []VerdictKey
 	DropTables   []uint32
+	DropCauses   []uint32
 }
 
 // RowWrite sets an entry of rows that no verdict refers to yet.
 type RowWrite struct {
 	Index uint32
 	Row   bpfobj.PodRow
+}
+
+// CauseWrite sets an entry of causes. Fresh numbers count from 0 on.
+type CauseWrite struct {
+	Number uint32
+	Cause  Cause
+	Fresh  bool
+}
+
+// BlockWrite sets an entry of cause_blocks that no verdict refers to yet.
+type BlockWrite struct {
+	Index uint32
+	Block CauseBlock
 }
 
 // TableWrite sets an entry of tables.
@@ -148,7 +220,7 @@ type VerdictKey struct{ Table, Peer uint32 }
 // VerdictWrite sets an entry of verdicts.
 type VerdictWrite struct {
 	VerdictKey
-	Row uint32
+	VerdictRow
 }
 
 // PeerWrite sets an entry of peers4 or peers6.
@@ -179,8 +251,8 @@ type SlotWrite struct {
 
 // Count returns the number of entries to write.
 func (w *Writes) Count() int {
-	n := len(w.Rows) + len(w.Tables) + len(w.Verdicts) + len(w.Unlist) + len(w.Peers) + len(w.Prefixes) + len(w.DropPrefixes) +
-		len(w.DropPeers) + len(w.Slots) + len(w.DropVerdicts) + len(w.DropTables)
+	n := len(w.Rows) + len(w.Causes) + len(w.Blocks) + len(w.Defaults) + len(w.Tables) + len(w.Verdicts) + len(w.Unlist) + len(w.Peers) + len(w.Prefixes) + len(w.DropPrefixes) +
+		len(w.DropPeers) + len(w.Slots) + len(w.DropVerdicts) + len(w.DropTables) + len(w.DropCauses)
 	for _, p := range w.Ports {
 		n += int(p.Count)
 	}
@@ -192,14 +264,23 @@ func (e *Entries) Execute(w *Writes) {
 	for _, r := range w.Rows {
 		e.Rows[r.Index] = r.Row
 	}
+	for _, c := range w.Causes {
+		e.Causes[c.Number] = c.Cause
+	}
+	for _, b := range w.Blocks {
+		e.Blocks[b.Index] = b.Block
+	}
 	for _, t := range w.Tables {
 		e.Tables[t.Number] = t.ID
 	}
 	for _, v := range w.Verdicts {
 		if e.Verdicts[v.Table] == nil {
-			e.Verdicts[v.Table] = make(map[uint32]uint32)
+			e.Verdicts[v.Table] = make(map[uint32]VerdictRow)
 		}
-		e.Verdicts[v.Table][v.Peer] = v.Row
+		e.Verdicts[v.Table][v.Peer] = v.VerdictRow
+	}
+	for _, t := range w.Defaults {
+		e.Defaults[PlaceOfTable(t.Table)] = t
 	}
 	e.dropVerdicts(w.Unlist)
 	for _, p := range w.Peers {
@@ -232,6 +313,9 @@ func (e *Entries) Execute(w *Writes) {
 	for _, t := range w.DropTables {
 		delete(e.Tables, t)
 	}
+	for _, n := range w.DropCauses {
+		delete(e.Causes, n)
+	}
 }
 
 func (e *Entries) dropVerdicts(keys []VerdictKey) {
@@ -249,7 +333,8 @@ func (e *Entries) Clone() *Entries {
 	c.Slots, c.Peers, c.Prefixes = maps.Clone(e.Slots), maps.Clone(e.Peers), maps.Clone(e.Prefixes)
 	c.Rows, c.Tables = maps.Clone(e.Rows), maps.Clone(e.Tables)
 	c.Ports = append([]uint16(nil), e.Ports...)
-	c.Verdicts = make(map[uint32]map[uint32]uint32, len(e.Verdicts))
+	c.Defaults, c.Blocks, c.Causes = maps.Clone(e.Defaults), maps.Clone(e.Blocks), maps.Clone(e.Causes)
+	c.Verdicts = make(map[uint32]map[uint32]VerdictRow, len(e.Verdicts))
 	for t, rows := range e.Verdicts {
 		c.Verdicts[t] = maps.Clone(rows)
 	}

@@ -90,7 +90,8 @@ func (k *kernel) checkClean(t *testing.T) {
 func (k *kernel) checkRows(t *testing.T) {
 	t.Helper()
 	for table, entries := range k.Verdicts {
-		for peer, n := range entries {
+		for peer, v := range entries {
+			n := v.Row
 			if noted, ok := k.layout.Rows[n]; n > policymap.RowAllow && (!ok || noted != k.Rows[n]) {
 				t.Fatalf("table %d, peer %d: row %d is %v, noted %t as %v", table, peer, n, k.Rows[n], ok, noted)
 			}
@@ -100,11 +101,11 @@ func (k *kernel) checkRows(t *testing.T) {
 
 // spoil damages one entry; what and how select the entry and its new value.
 func spoil(e *policymap.Entries, kind, what, how byte) {
-	if kind%24 >= 8 {
-		spoilWildly(e, kind%24, what, how)
+	if kind%28 >= 8 {
+		spoilWildly(e, kind%28, what, how)
 		return
 	}
-	switch kind % 24 {
+	switch kind % 28 {
 	case 0: // a slot refers to an arbitrary table
 		if n, ok := nth(e.Slots, what); ok {
 			s := e.Slots[n]
@@ -121,10 +122,10 @@ func spoil(e *policymap.Entries, kind, what, how byte) {
 		}
 	case 3: // a verdict refers to an arbitrary row
 		if n, ok := nth(e.Verdicts, what); ok {
-			e.Verdicts[n][uint32(how)] = uint32(how) % 8
+			e.Verdicts[n][uint32(how)] = policymap.VerdictRow{Row: uint32(how) % 8}
 		}
 	case 4: // rows of a table that does not exist
-		e.Verdicts[uint32(what)<<2|uint32(how)&3] = map[uint32]uint32{uint32(how): uint32(what) % 5}
+		e.Verdicts[uint32(what)<<2|uint32(how)&3] = map[uint32]policymap.VerdictRow{uint32(how): {Row: uint32(what) % 5}}
 	case 5:
 		a := netip.AddrFrom4([4]byte{10, 0, what % 4, how})
 		e.Peers[a] = uint32(how) % 40
@@ -161,14 +162,14 @@ func spoilWildly(e *policymap.Entries, kind, what, how byte) {
 		e.Ports[len(e.Ports)-1-int(what)] = uint16(how) << 8
 	case 13: // a row outside the map, or any
 		if table, ok := nth(e.Verdicts, what); ok {
-			e.Verdicts[table][uint32(how)] = n
+			e.Verdicts[table][uint32(how)] = policymap.VerdictRow{Row: n}
 		}
 	case 14: // any class
 		if table, ok := nth(e.Verdicts, what); ok {
-			e.Verdicts[table][n] = uint32(how) % 6
+			e.Verdicts[table][n] = policymap.VerdictRow{Row: uint32(how) % 6}
 		}
 	case 15: // any table
-		e.Verdicts[n] = map[uint32]uint32{uint32(what): uint32(how) % 2}
+		e.Verdicts[n] = map[uint32]policymap.VerdictRow{uint32(what): {Row: uint32(how) % 2}}
 	case 16: // any number, with the identity of an existing table
 		if table, ok := nth(e.Tables, what); ok {
 			e.Tables[n] = e.Tables[table]
@@ -198,6 +199,41 @@ func spoilWildly(e *policymap.Entries, kind, what, how byte) {
 		}
 	case 23:
 		e.Prefixes[netip.PrefixFrom(netip.AddrFrom16([16]byte{0: what, 15: how}), int(how)%129).Masked()] = n
+	default:
+		spoilCauses(e, kind, what, how, n)
+	}
+}
+
+// spoilCauses damages the maps by which flows are counted.
+func spoilCauses(e *policymap.Entries, kind, what, how byte, n uint32) {
+	switch kind {
+	case 24: // any causes
+		if table, ok := nth(e.Verdicts, what); ok {
+			if peer, ok := nth(e.Verdicts[table], how); ok {
+				e.Verdicts[table][peer] = policymap.VerdictRow{Row: e.Verdicts[table][peer].Row, Causes: n}
+			}
+		}
+	case 25:
+		if at, ok := nth(e.Blocks, what); ok {
+			b := e.Blocks[at]
+			b[how%8] = uint16(n)
+			e.Blocks[at] = b
+		}
+	case 26: // the place of another table, or other causes
+		if at, ok := nth(e.Defaults, what); ok {
+			c := e.Defaults[at]
+			c.Table, c.Causes[how%2] = c.Table+uint32(how%3), n
+			e.Defaults[at] = c
+		}
+	case 27:
+		if at, ok := nth(e.Causes, what); ok {
+			if other, ok := nth(e.Causes, how); ok && how%2 == 0 {
+				e.Causes[at] = e.Causes[other]
+			} else {
+				delete(e.Causes, at)
+			}
+		}
+		e.Causes[n] = policymap.Cause{Meaning: uint64(how)}
 	}
 }
 

@@ -32,9 +32,13 @@ type Layout struct {
 	tables   map[model.TableID]uint32
 	rows     map[bpfobj.PodRow]uint32
 	uses     map[uint32]int // of each row, by entries of verdicts
-	pending  []uint32       // rows that lost an entry in this step
-	garbage  []VerdictKey   // entries that were found and have no meaning
-	strays   []uint32       // the same for the map tables
+	causes
+	places  map[uint32]uint32 // table by index in Defaults
+	pending []VerdictRow      // rows and causes that lost an entry in this step
+	garbage []VerdictKey      // entries that were found and have no meaning
+	strays  []uint32          // the same for the map tables
+	// strayCauses is the same for the map causes.
+	strayCauses []uint32
 	// unsure is true if Entries were read and may hold more than state shows.
 	unsure   bool
 	freed    []freedRow // oldest first
@@ -57,7 +61,7 @@ func NewLayout(c Capacity) *Layout {
 		Entries: NewEntries(), capacity: c, state: &model.State{},
 		slots: make(map[model.EndpointID]uint32), tables: make(map[model.TableID]uint32),
 		rows: make(map[bpfobj.PodRow]uint32), uses: make(map[uint32]int),
-		nextRow: RowAllow + 1, next: 1, epoch: 1,
+		causes: newCauses(), places: make(map[uint32]uint32), nextRow: RowAllow + 1, next: 1, epoch: 1,
 	}
 }
 

@@ -95,9 +95,22 @@ func (k *kernel) check(t *testing.T, s *model.Snapshot, state *model.State) {
 					if got := k.Lookup(slot, d, a, at.Protocol, at.Port); got != want {
 						t.Fatalf("%s %s %s %s/%d: entries say %s, the state %s", id, d, a, at.Protocol, at.Port, got, want)
 					}
+					k.checkCause(t, k.Cause(k.VerdictRow(slot, d, k.Class(a)), d, at.Protocol, at.Port), state.Policy.Decide(id, d, a, at.Protocol, at.Port))
 				}
 			}
 		}
+	}
+}
+
+// checkCause requires that a number which counts a flow stands for the cause of its decision.
+func (k *kernel) checkCause(t *testing.T, n uint32, want model.Decision) {
+	t.Helper()
+	got := policymap.FixedCause(n)
+	if e, ok := k.Causes[n]; ok {
+		got = policymap.DecodeCause(e)
+	}
+	if got.Cause == nil || got.Verdict != want.Verdict || *got.Cause != *want.Cause {
+		t.Fatalf("counted by number %d, %s, want %s", n, got, want)
 	}
 }
 

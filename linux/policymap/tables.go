@@ -3,6 +3,7 @@
 package policymap
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -32,7 +33,8 @@ func encodeRow(r *model.Row) bpfobj.PodRow {
 // force whose verdict on a class has changed.
 func (l *Layout) advanceTables(to *model.State, w *Writes, now time.Time) map[model.TableID]bool {
 	changed := make(map[model.TableID]bool)
-	e := encoder{Layout: l, writes: w, now: now, cache: make(map[*model.Row]uint32)}
+	e := encoder{Layout: l, writes: w, now: now, cache: make(map[*model.Row]VerdictRow), numbered: make(map[causeKey]uint32)}
+	l.rest(now)
 	fresh := missing(l.state.Policy.PeerClasses, to.Policy.PeerClasses)
 	all := make([]model.PeerClass, len(to.Policy.PeerClasses))
 	for i, info := range to.Policy.PeerClasses {
@@ -41,10 +43,13 @@ func (l *Layout) advanceTables(to *model.State, w *Writes, now time.Time) map[mo
 	for _, id := range sortedTables(to.Policy.Tables) {
 		t := to.Policy.Tables[id]
 		number, known := l.tables[id]
-		if !known {
+		if e.renames = !known; !known {
 			number = l.newTable(t)
 			l.tables[id] = number
 			w.Tables = append(w.Tables, TableWrite{number, id})
+		}
+		if l.state.Policy.Tables[id] != t {
+			e.defaults(number, t)
 		}
 		for _, d := range model.Directions {
 			classes := fresh
@@ -92,6 +97,12 @@ func sortedTables(m map[model.TableID]*model.Table) []model.TableID {
 // newTable finds a number whose lowest bits are the verdicts of the classes that the table does
 // not list. They stay unchanged while the number is in use.
 func (l *Layout) newTable(t *model.Table) uint32 {
+	for range bpfobj.TablePlaces { // tables in force have different places
+		if _, taken := l.places[l.next%bpfobj.TablePlaces]; !taken {
+			break
+		}
+		l.next++
+	}
 	number := l.next << 2
 	l.next++
 	for _, d := range model.Directions {
@@ -105,35 +116,83 @@ func (l *Layout) newTable(t *model.Table) uint32 {
 // encoder writes rows.
 type encoder struct {
 	*Layout
-	writes *Writes
-	now    time.Time
-	cache  map[*model.Row]uint32
+	writes   *Writes
+	now      time.Time
+	cache    map[*model.Row]VerdictRow
+	numbered map[causeKey]uint32
+	// renames is true for a new table. Rules that moved to another index make one; older tables, which stay for a
+	// while, have the previous index.
+	renames bool
+}
+
+// causeKey is a decision; its cause has a number.
+type causeKey struct {
+	*model.Cause
+	model.Verdict
+}
+
+// defaults writes the causes of the verdicts in the number of a table, if they are known.
+func (e *encoder) defaults(number uint32, t *model.Table) {
+	place := PlaceOfTable(number)
+	if holder, taken := e.places[place]; taken && holder != number {
+		return // after damage; nothing is counted by such a default
+	}
+	e.places[place] = number
+	was := e.Defaults[place]
+	if was.Table != number {
+		was = bpfobj.PodTableCause{Table: number}
+		for range model.Directions {
+			e.use(bpfobj.CauseNone)
+		}
+	}
+	is := was
+	for _, d := range model.Directions {
+		r := e.row(t.Sides[d].Default)
+		if r.Row != number>>d&1 || r.Causes == bpfobj.CauseNone || r.Causes == was.Causes[d] {
+			continue
+		}
+		is.Causes[d] = r.Causes
+		e.use(r.Causes)
+		e.pending = append(e.pending, VerdictRow{Causes: was.Causes[d]})
+	}
+	if is != e.Defaults[place] {
+		e.writes.Defaults = append(e.writes.Defaults, is)
+		e.Defaults[place] = is
+	}
 }
 
 // side writes the verdicts of one direction of a table on some classes, and reports whether a
 // verdict on one changed.
 func (e *encoder) side(number uint32, d model.Direction, s *model.Side, classes []model.PeerClass) bool {
-	unlisted := uint32(number >> d & 1)
+	unlisted := e.Unlisted(number, d)
 	changed := false
 	for _, class := range classes {
 		peer := PeerKey(class, d)
 		was, has := e.Verdicts[number][peer]
 		row := e.row(s.Row(class))
+		if row.Causes == bpfobj.CauseNone { // the State does not know it: no write because of the cause
+			if has && was.Row == row.Row {
+				row = was
+			} else if row.Row == unlisted.Row {
+				row = unlisted
+			}
+		}
 		switch {
 		case row == unlisted && has:
 			e.writes.Unlist = append(e.writes.Unlist, VerdictKey{number, peer})
 			e.pending = append(e.pending, was)
 			e.verdicts--
-			changed = true
+			changed = changed || was.Row != row.Row
 		case row != unlisted && (!has || was != row):
 			e.writes.Verdicts = append(e.writes.Verdicts, VerdictWrite{VerdictKey{number, peer}, row})
-			e.uses[row]++
+			e.uses[row.Row]++
+			e.use(row.Causes)
 			if has {
 				e.pending = append(e.pending, was)
 			} else {
 				e.verdicts++
 			}
-			changed = changed || has
+			changed = changed || has && was.Row != row.Row
 		}
 	}
 	return changed
@@ -155,14 +214,14 @@ func changedClasses(was, is *model.Side, all, fresh []model.PeerClass) []model.P
 	return slices.Compact(changed)
 }
 
-// row returns the number of a row, and writes it if no table uses it yet.
-func (e *encoder) row(r *model.Row) uint32 {
-	if n, ok := e.cache[r]; ok {
-		return n
+// row returns the numbers of a row and of its causes, and writes what no table uses yet.
+func (e *encoder) row(r *model.Row) VerdictRow {
+	if v, ok := e.cache[r]; ok {
+		return v
 	}
-	n := e.rowNumber(r)
-	e.cache[r] = n
-	return n
+	v := VerdictRow{Row: e.rowNumber(r), Causes: e.word(r)}
+	e.cache[r] = v
+	return v
 }
 
 func (e *encoder) rowNumber(r *model.Row) uint32 {
@@ -188,8 +247,10 @@ func (e *encoder) rowNumber(r *model.Row) uint32 {
 // release records that entries which referred to rows are gone. A row without references is
 // free after the grace period.
 func (l *Layout) release(now time.Time) {
-	slices.Sort(l.pending) // keeps the order of reuse deterministic
-	for _, row := range l.pending {
+	slices.SortFunc(l.pending, func(a, b VerdictRow) int { return cmp.Compare(a.Row, b.Row) }) // keeps the order of reuse deterministic
+	for _, gone := range l.pending {
+		l.drop(gone.Causes, now)
+		row := gone.Row
 		if row <= RowAllow {
 			continue
 		}
@@ -233,9 +294,16 @@ func (l *Layout) collect(to *model.State, w *Writes) {
 		}
 		w.DropTables = append(w.DropTables, number)
 		delete(l.tables, id)
+		if l.places[PlaceOfTable(number)] == number {
+			delete(l.places, PlaceOfTable(number))
+			for _, d := range model.Directions {
+				l.pending = append(l.pending, VerdictRow{Causes: l.Unlisted(number, d).Causes})
+			}
+		}
 	}
 	w.DropVerdicts, w.DropTables = append(w.DropVerdicts, l.garbage...), append(w.DropTables, l.strays...)
-	l.garbage, l.strays = nil, nil
+	w.DropCauses = append(w.DropCauses, l.strayCauses...)
+	l.garbage, l.strays, l.strayCauses = nil, nil, nil
 	slices.SortFunc(w.DropVerdicts, compareVerdictKeys)
 	slices.Sort(w.DropTables)
 }

@@ -4,8 +4,10 @@ package probe
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -124,4 +126,21 @@ func (p *Programs) Decide(id model.EndpointID, d model.Direction, remote netip.A
 func family(f model.Flow, a netip.Addr) bool {
 	return f.Src.Is6() == f.Dst.Is6() && f.Src.Is6() == a.Is6() &&
 		(f.Protocol != model.ICMP || f.Src.Is4()) && (f.Protocol != model.ICMPv6 || f.Src.Is6())
+}
+
+// Counts returns how many new flows the programs have decided by each cause since Load, by the number of the cause.
+func (p *Programs) Counts() (map[uint32]uint64, error) {
+	numbers := slices.Collect(maps.Keys(p.layout.Counted()))
+	for n := bpfobj.CauseOther; n < bpfobj.CauseSelf; n++ {
+		numbers = append(numbers, n)
+	}
+	return p.path.CauseCounts(numbers)
+}
+
+// Cause returns what a number of Counts stands for. The cause is nil for flows that are not counted separately.
+func (p *Programs) Cause(number uint32) model.Decision {
+	if d, ok := p.layout.Counted()[number]; ok {
+		return d
+	}
+	return policymap.FixedCause(number)
 }

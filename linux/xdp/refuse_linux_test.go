@@ -47,7 +47,7 @@ func newRefusal(t *testing.T) *refusal {
 	err := r.pods.Execute(&policymap.Writes{
 		Rows:     []policymap.RowWrite{{Index: webRow, Row: policymap.Row{Allow: [16]uint64{1 << webClass}}}},
 		Tables:   []policymap.TableWrite{{Number: tableWeb}},
-		Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: tableWeb, Peer: policymap.PeerKey(model.World, model.Ingress)}, Row: webRow}},
+		Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: tableWeb, Peer: policymap.PeerKey(model.World, model.Ingress)}, VerdictRow: policymap.VerdictRow{Row: webRow}}},
 		Ports:    []policymap.PortWrite{{Index: web, Count: 1, Class: webClass}},
 	})
 	if err == nil {

@@ -128,7 +128,7 @@ func (e *exercise) translate(n *cluster.Node) {
 			}
 		}
 	}
-	rows([]string{"tables"}, "shop/api 0 6 ... deny allow 2", "shop/web 1 11 ... allow allow 0")
+	rows([]string{"tables"}, "shop/api 0 6 ... deny allow 2", "shop/web 1 11 ... allow allow 1")
 	rows([]string{"peers", "10.244.1.3", "10.244.2.2", "192.0.2.1"}, "10.244.1.3 10.244.1.3 peers4 3 yes", "10.244.2.2 10.244.2.2 peers4 0 yes", "192.0.2.1 none none 0 no")
 	rows([]string{"peers"}, "10.244.1.3 peers4 3 yes", "fd44:0:0:1::/64 prefixes6 2 no")
 	rows([]string{"verdicts", "--pod", "shop/api"}, "6 shop/api ingress 3 10.244.1.3, fd44:0:0:1::3 TCP 80", "6 shop/api ingress others all other peers no ports",

@@ -225,7 +225,7 @@ func (r *mapsReport) addTables(e *policymap.Entries, tables map[uint32]int, peer
 		for i, c := range peers {
 			for _, d := range model.Directions {
 				if row, ok := e.Verdicts[n][policymap.PeerKey(c, d)]; ok {
-					r.Entries = append(r.Entries, mapEntry{"verdicts", fmt.Sprintf("table %d class %d %s", tables[n], i, d), "row: " + rows[row]})
+					r.Entries = append(r.Entries, mapEntry{"verdicts", fmt.Sprintf("table %d class %d %s", tables[n], i, d), "row: " + rows[row.Row]})
 				}
 			}
 		}

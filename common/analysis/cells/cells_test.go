@@ -132,7 +132,9 @@ func wrongVerdict(n *node, r *rand.Rand) string {
 			if r.IntN(3) == 0 {
 				delete(rows, peer)
 			} else {
-				rows[peer] ^= 1
+				row := rows[peer]
+				row.Row ^= 1
+				rows[peer] = row
 			}
 			return fmt.Sprintf("verdicts of table %d, peer %d", table, peer)
 		}

@@ -117,7 +117,9 @@ func (b *bench) cases() []benchCase {
 
 // fill writes 65,536 addresses and 16,384 verdicts into both sets of maps.
 func (b *bench) fill() error {
-	w := &policymap.Writes{Rows: []policymap.RowWrite{{Index: mixedRow}}, Ports: []policymap.PortWrite{{Index: port, Count: 1, Class: portClass}}}
+	// Each verdict has a cause for each class of ports, and each default one cause.
+	const causes = bpfobj.CausesByPort | 1<<bpfobj.CausesWidth
+	w := &policymap.Writes{Blocks: []policymap.BlockWrite{{Block: policymap.CauseBlock{10, 11, 10, 10, 10, 10, 10, 10}}}, Rows: []policymap.RowWrite{{Index: mixedRow}}, Ports: []policymap.PortWrite{{Index: port, Count: 1, Class: portClass}}}
 	for i := range uint32(65536) {
 		a := netip.AddrFrom4([4]byte{first[0], first[1], byte(i >> 8), byte(i)})
 		w.Peers = append(w.Peers, policymap.PeerWrite{Addr: a, Class: 1 + i%(classes-1), Pod: true})
@@ -127,13 +129,14 @@ func (b *bench) fill() error {
 	}
 	for t := range uint32(tables) {
 		for peer := range uint32(classes * 2) {
-			w.Verdicts = append(w.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: denyTable + t<<2, Peer: peer}, Row: mixedRow})
+			w.Verdicts = append(w.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: denyTable + t<<2, Peer: peer}, VerdictRow: policymap.VerdictRow{Row: mixedRow, Causes: causes}})
 			key := floor.FloorFloorVerdictKey{Table: denyTable + t<<2, Peer: peer, Port: portClass}
 			if err := b.floor.FloorVerdicts.Put(key, floor.FloorVerdictRow{}); err != nil {
 				return err
 			}
 		}
 	}
+	w.Defaults = append(w.Defaults, bpfobj.PodTableCause{Table: allowTable, Causes: [2]uint32{12, 13}})
 	if err := b.floor.FloorPorts.Put(uint32(port), floor.FloorPortClass{Class: portClass}); err != nil {
 		return err
 	}

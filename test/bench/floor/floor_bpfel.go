@@ -73,8 +73,9 @@ type FloorVerdictCount struct {
 }
 
 type FloorVerdictRow struct {
-	_   structs.HostLayout
-	Row uint32
+	_      structs.HostLayout
+	Row    uint32
+	Causes uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -47,8 +47,9 @@ type LeastSlotIndex struct {
 }
 
 type LeastVerdictRow struct {
-	_   structs.HostLayout
-	Row uint32
+	_      structs.HostLayout
+	Row    uint32
+	Causes uint32
 }
 
 // Names of all BPF objects in the ELF.
