@@ -211,6 +211,25 @@ func (a *Agent) Dump(ctx context.Context) (b *inspect.Bundle, err error) {
 	return b, nil
 }
 
+// dumpCounts adds the new flows by cause, where they are counted.
+func (l *loop) dumpCounts(b *inspect.Bundle) {
+	counter, ok := l.backend.(dataplane.CauseCounter)
+	if !ok {
+		return
+	}
+	ctx, cancel := l.opContext()
+	defer cancel()
+	read, err := counter.CauseCounts(ctx)
+	if err != nil {
+		b.About.Notes = append(b.About.Notes, "there are no numbers of rules: "+oneLine(err))
+		return
+	}
+	b.Counts = &inspect.Counts{Others: read.Others, Past: read.Past, Shared: read.Shared}
+	for _, c := range read.Causes {
+		b.Counts.Causes = append(b.Counts.Causes, inspect.Count(c))
+	}
+}
+
 // dump adds what only the loop may read.
 func (l *loop) dump(b *inspect.Bundle) {
 	note := func(format string, args ...any) { b.About.Notes = append(b.About.Notes, fmt.Sprintf(format, args...)) }
@@ -224,6 +243,7 @@ func (l *loop) dump(b *inspect.Bundle) {
 		return
 	}
 	b.Cluster = inspect.MakeCluster(l.snapshot)
+	l.dumpCounts(b)
 	reader, ok := l.backend.(dataplane.Reader)
 	if !ok {
 		note("the data path is not open, or cannot be read back: there are no installed decisions")

@@ -23,6 +23,9 @@ type Bundle struct {
 	Installed *Installed
 	// Drift lists what an audit found different from the intended state at that moment.
 	Drift []Drift
+	// Counts are the new flows by cause. They are nil if the data path does not count them, or in bundles of
+	// earlier versions.
+	Counts *Counts
 	// Files are further files by name, which people read: events, metrics, checks of the node.
 	Files map[string][]byte
 }
@@ -104,6 +107,23 @@ type Endpoint struct {
 	// Verdicts counts the decisions on new flows since the attachment, by Direction and Verdict; nil if not
 	// counted by pod.
 	Verdicts *[2][2]uint64 `json:",omitempty"`
+}
+
+// Counts are numbers of new flows by the cause of their verdict.
+type Counts struct {
+	Causes []Count
+	// Others counts flows whose cause is not counted separately, by Direction and Verdict. Shared are such
+	// causes, for which there was no room.
+	Others [2][2]uint64
+	Shared []model.Decision `json:",omitempty"`
+	// Past counts flows of rules that are gone or say something else now.
+	Past [2][2]uint64
+}
+
+// Count is the number of new flows that a cause has decided.
+type Count struct {
+	model.Decision
+	Flows uint64
 }
 
 // Drift is a difference between installed and intended state.

@@ -31,8 +31,11 @@ const (
 // parts are the JSON files of a Bundle, by name.
 func (b *Bundle) parts() map[string]any {
 	return map[string]any{"about.json": &b.About, "cluster.json": &b.Cluster, "endpoints.json": &b.Endpoints,
-		"installed.json": &b.Installed, "drift.json": &b.Drift}
+		"installed.json": &b.Installed, "drift.json": &b.Drift, countsFile: &b.Counts}
 }
+
+// countsFile is not in bundles of earlier versions.
+const countsFile = "counts.json"
 
 // Write writes the Bundle as an archive.
 func (b *Bundle) Write(out io.Writer) error {
@@ -75,6 +78,7 @@ func Read(in io.Reader) (*Bundle, error) {
 	b := &Bundle{Files: make(map[string][]byte)}
 	parts := b.parts()
 	missing := maps.Clone(parts)
+	delete(missing, countsFile)
 	t := tar.NewReader(unpacked)
 	for left, n := int64(MaxSize), 0; ; n++ {
 		h, err := t.Next()
@@ -120,6 +124,9 @@ func (b *Bundle) check() error {
 	if slices.Contains(c.Namespaces, nil) || slices.Contains(c.Nodes, nil) || slices.Contains(c.Pods, nil) ||
 		slices.Contains(c.Policies, nil) || slices.Contains(c.DenyLists, nil) {
 		return fmt.Errorf("%w: cluster.json has an empty object", errBundle)
+	}
+	if b.Counts != nil && slices.ContainsFunc(b.Counts.Causes, func(n Count) bool { return n.Cause == nil }) {
+		return fmt.Errorf("%w: counts.json has a number without a cause", errBundle)
 	}
 	for _, p := range c.Policies {
 		if p.Tier > model.TierBaseline {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -23,11 +24,13 @@ func (e env) policiesCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "policies",
-		Short: "List the policies that apply to pods of this node, with recent decisions",
-		Long: `List the policies that select pods of this node, in the order of evaluation. Each line shows how many pods a policy
-selects, whether the node enforces it exactly, and how many new flows it allowed and denied.
+		Short: "List the policies that apply to pods of this node, with the decisions of each rule",
+		Long: `List the policies that select pods of this node in the order of evaluation: how many pods each selects, whether the
+node enforces it exactly, and how many new flows each of its rules has allowed and denied.
 
-The numbers of flows come from the kept flow events, which are limited per pod, so they are lower bounds. Windows reports no flows.`,
+On Linux the numbers are exact. Each count begins when the text of its rule changes, and continues when the agent restarts or another
+rule changes. Established flows are not decided again, so they do not count. A denied packet that is sent again counts again.
+Windows does not count decisions by rule, and shows no numbers.`,
 		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := cli.CheckOutput(output, "text", "json", "yaml"); err != nil {
@@ -80,9 +83,15 @@ type policyReport struct {
 	Pods int `json:"pods"`
 	// Inexact says what the node does instead of enforcing it exactly.
 	Inexact []string `json:"inexact"`
-	// Allowed and Denied count the kept flow events: lower bounds. They are missing where flows are not counted.
-	Allowed *int `json:"allowed_at_least,omitempty"`
-	Denied  *int `json:"denied_at_least,omitempty"`
+	// Allowed and Denied count new flows by the causes in Rules. They are missing where flows are not counted.
+	Allowed *uint64 `json:"allowed,omitempty"`
+	Denied  *uint64 `json:"denied,omitempty"`
+	// Rules are the causes that the policy can be.
+	Rules []ruleReport `json:"rules,omitempty"`
+	// AtLeastAllowed and AtLeastDenied count the kept flow events where the data path does not count rules: lower
+	// bounds.
+	AtLeastAllowed *int `json:"allowed_at_least,omitempty"`
+	AtLeastDenied  *int `json:"denied_at_least,omitempty"`
 }
 
 // policiesOf lists the policies that apply here, in the order of evaluation.
@@ -107,8 +116,10 @@ func policiesOf(b *inspect.Bundle) []policyReport {
 			continue
 		}
 		r := policyReport{Policy: p.Origin.String(), Tier: p.Tier.String(), Pods: pods[o], Inexact: append([]string{}, inexact[o]...)}
-		if h := found[r.Policy]; b.About.OS != model.Windows {
-			r.Allowed, r.Denied = &h.allowed, &h.denied
+		if h := found[r.Policy]; b.Counts != nil {
+			r.count(p, b.Counts)
+		} else if b.About.OS != model.Windows {
+			r.AtLeastAllowed, r.AtLeastDenied = &h.allowed, &h.denied
 		}
 		all = append(all, r)
 	}
@@ -118,14 +129,18 @@ func policiesOf(b *inspect.Bundle) []policyReport {
 // writePolicies prints the policies that apply here.
 func (e env) writePolicies(b *inspect.Bundle, output string) error {
 	all := policiesOf(b)
+	rest := uncountedOf(b)
 	if output != "text" {
-		return cli.EncodeKind(e.Stdout, output, "NodePolicies", map[string]any{"items": all})
+		return cli.EncodeKind(e.Stdout, output, "NodePolicies", map[string]any{"items": all, "uncounted": rest})
 	}
-	number := func(n *int) string {
-		if n == nil {
-			return "not counted"
+	number := func(exact *uint64, least *int) string {
+		switch {
+		case exact != nil:
+			return strconv.FormatUint(*exact, 10)
+		case least != nil:
+			return fmt.Sprintf(">= %d", *least)
 		}
-		return fmt.Sprintf(">= %d", *n)
+		return "not counted"
 	}
 	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "POLICY\tTIER\tPODS\tENFORCED\tALLOWED\tDENIED")
@@ -134,7 +149,14 @@ func (e env) writePolicies(b *inspect.Bundle, output string) error {
 		if len(r.Inexact) > 0 {
 			enforced = strings.Join(r.Inexact, ", ")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.Policy, r.Tier, r.Pods, enforced, number(r.Allowed), number(r.Denied))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.Policy, r.Tier, r.Pods, enforced, number(r.Allowed, r.AtLeastAllowed), number(r.Denied, r.AtLeastDenied))
+		for _, rule := range r.Rules {
+			fmt.Fprintf(w, "  %s\t\t\t\t%d\t%d\n", rule.text(), rule.Allowed, rule.Denied)
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil || rest == nil {
+		return err
+	}
+	_, err := fmt.Fprint(e.Stdout, rest.text())
+	return err
 }
