@@ -166,7 +166,8 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 		"conn_index4": m.ConnIndex4, "conn_index6": m.ConnIndex6, "conn_hints4": m.ConnHints4, "conn_hints6": m.ConnHints6,
 		"ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
 		"datagrams": m.Datagrams, "counters": m.Counters, "verdict_counts": m.VerdictCounts,
-		"cause_counts": m.CauseCounts, "cause_blocks": m.CauseBlocks, "table_causes": m.TableCauses, "causes": m.Causes, "post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
+		"cause_counts": m.CauseCounts, "cause_blocks": m.CauseBlocks, "table_causes": m.TableCauses, "causes": m.Causes,
+		"post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount,
 		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses, "error_budgets": m.ErrorBudgets,
 	}
 }

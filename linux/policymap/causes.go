@@ -68,7 +68,8 @@ func EncodeCause(c *model.Cause, v model.Verdict) Cause {
 // DecodeCause is the inverse of EncodeCause.
 func DecodeCause(e Cause) model.Decision {
 	return model.Decision{Verdict: model.Verdict(e.Verdict & 1), Cause: &model.Cause{
-		Reason: model.Reason(e.Reason), Direction: model.Direction(e.Direction & 1), Tier: model.Tier(e.Tier), Rule: int(e.Rule), RuleName: text(e.RuleName[:]), Meaning: e.Meaning,
+		Reason: model.Reason(e.Reason), Direction: model.Direction(e.Direction & 1), Tier: model.Tier(e.Tier),
+		Rule: int(e.Rule), RuleName: text(e.RuleName[:]), Meaning: e.Meaning,
 		Origin: model.Origin{Kind: text(e.Kind[:]), Namespace: text(e.Namespace[:]), Name: text(e.Name[:]), UID: text(e.Uid[:])}}}
 }
 

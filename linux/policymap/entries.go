@@ -251,8 +251,8 @@ type SlotWrite struct {
 
 // Count returns the number of entries to write.
 func (w *Writes) Count() int {
-	n := len(w.Rows) + len(w.Causes) + len(w.Blocks) + len(w.Defaults) + len(w.Tables) + len(w.Verdicts) + len(w.Unlist) + len(w.Peers) + len(w.Prefixes) + len(w.DropPrefixes) +
-		len(w.DropPeers) + len(w.Slots) + len(w.DropVerdicts) + len(w.DropTables) + len(w.DropCauses)
+	n := len(w.Rows) + len(w.Causes) + len(w.Blocks) + len(w.Defaults) + len(w.Tables) + len(w.Verdicts) + len(w.Unlist) + len(w.Peers) +
+		len(w.Prefixes) + len(w.DropPrefixes) + len(w.DropPeers) + len(w.Slots) + len(w.DropVerdicts) + len(w.DropTables) + len(w.DropCauses)
 	for _, p := range w.Ports {
 		n += int(p.Count)
 	}

@@ -39,7 +39,8 @@ func (v *vocabulary) compilePolicy(p *model.Policy, d digest) *compiledPolicy {
 		}
 		twins := make(map[uint64]int)
 		for i := range p.Rules[d] {
-			r := compiledRule{Rule: &p.Rules[d][i], tier: p.Tier, cause: ruleCause(p, &p.Rules[d][i], d, meaning(&p.Rules[d][i], twins)), named: hasNames(p.Rules[d][i].Ports)}
+			rule := &p.Rules[d][i]
+			r := compiledRule{Rule: rule, tier: p.Tier, cause: ruleCause(p, rule, d, meaning(rule, twins)), named: hasNames(rule.Ports)}
 			for _, peer := range r.Peers {
 				r.terms = append(r.terms, v.use(peer))
 			}

@@ -119,7 +119,11 @@ func (b *bench) cases() []benchCase {
 func (b *bench) fill() error {
 	// Each verdict has a cause for each class of ports, and each default one cause.
 	const causes = bpfobj.CausesByPort | 1<<bpfobj.CausesWidth
-	w := &policymap.Writes{Blocks: []policymap.BlockWrite{{Block: policymap.CauseBlock{10, 11, 10, 10, 10, 10, 10, 10}}}, Rows: []policymap.RowWrite{{Index: mixedRow}}, Ports: []policymap.PortWrite{{Index: port, Count: 1, Class: portClass}}}
+	w := &policymap.Writes{
+		Blocks: []policymap.BlockWrite{{Block: policymap.CauseBlock{10, 11, 10, 10, 10, 10, 10, 10}}},
+		Rows:   []policymap.RowWrite{{Index: mixedRow}},
+		Ports:  []policymap.PortWrite{{Index: port, Count: 1, Class: portClass}},
+	}
 	for i := range uint32(65536) {
 		a := netip.AddrFrom4([4]byte{first[0], first[1], byte(i >> 8), byte(i)})
 		w.Peers = append(w.Peers, policymap.PeerWrite{Addr: a, Class: 1 + i%(classes-1), Pod: true})
@@ -129,7 +133,8 @@ func (b *bench) fill() error {
 	}
 	for t := range uint32(tables) {
 		for peer := range uint32(classes * 2) {
-			w.Verdicts = append(w.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: denyTable + t<<2, Peer: peer}, VerdictRow: policymap.VerdictRow{Row: mixedRow, Causes: causes}})
+			w.Verdicts = append(w.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: denyTable + t<<2, Peer: peer},
+				VerdictRow: policymap.VerdictRow{Row: mixedRow, Causes: causes}})
 			key := floor.FloorFloorVerdictKey{Table: denyTable + t<<2, Peer: peer, Port: portClass}
 			if err := b.floor.FloorVerdicts.Put(key, floor.FloorVerdictRow{}); err != nil {
 				return err

@@ -91,7 +91,8 @@ func (u *uplinkBench) fill() error {
 	}
 	for t := range uint32(tables) {
 		for peer := range uint32(classes * 2) {
-			w.Verdicts = append(w.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: denyTable + t<<2, Peer: peer}, VerdictRow: policymap.VerdictRow{Row: mixedRow}})
+			w.Verdicts = append(w.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: denyTable + t<<2, Peer: peer},
+				VerdictRow: policymap.VerdictRow{Row: mixedRow}})
 			key := floor.LeastLeastVerdictKey{Table: denyTable + t<<2, Peer: peer, Port: portClass}
 			if err := u.floor.LeastVerdicts.Put(key, floor.LeastVerdictRow{}); err != nil {
 				return err
