@@ -100,7 +100,7 @@ static __always_inline bool conn_remains(const struct conn *c, __u32 end)
 	return !((version_of(c) ^ end) & ~VERSION_HOLDERS);
 }
 
-/* Holds the entry of a flow, unless it has another flow by now. A global function, so that the
+/* Holds the entry of a flow, unless the entry has another flow. A global function, so that the
  * verifier checks it only once. */
 __noinline int conn_hold(struct conn *c, __u32 end)
 {
@@ -168,8 +168,8 @@ static __always_inline __u32 key_hash(const struct conn_place *at, bool v6)
 	return *low * 0x9e3779b1 + *high * 0x85ebca6b + at->key.v4.port[0] * 0xc2b2ae35 + at->key.v4.port[1] * 0x165667b1 + at->key.v4.protocol;
 }
 
-/* A hint is the index of an entry, and bits of the hash of its key. The bits spare most flows
- * the look at an entry of another flow. */
+/* A hint is the index of an entry, and bits of the hash of its key. With the bits, most
+ * lookups skip entries of other flows. */
 #define HINT_INDEX 0x00ffffff
 #define HINT(index, hash) ((index) | (hash) << 24)
 
@@ -285,7 +285,7 @@ static __always_inline struct conn *conn_find(struct conn_place *at, __u8 protoc
 	return unexpired(c, at, protocol, now);
 }
 
-/* The same where the family is no constant. Otherwise the verifier would check the code of one
+/* The same where the family is not a constant. Otherwise the verifier would check the code of one
  * family with the maps of the other. */
 static __always_inline struct conn *conn_find_any(struct conn_place *at, __u8 protocol, __u32 now, bool v6)
 {
@@ -314,7 +314,7 @@ static __always_inline void clear_flags(struct conn *c, __u32 flags)
 		__sync_fetch_and_and(&c->flow_flags, ~flags);
 }
 
-/* Clears flags of a flow, unless its entry has another flow by now. Returns 0. */
+/* Clears flags of a flow, unless its entry has another flow. Returns 0. */
 __noinline int conn_leave(struct conn *c, __u32 end, __u32 flags)
 {
 	if (c && conn_hold(c, end)) {

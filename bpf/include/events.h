@@ -171,7 +171,7 @@ static __always_inline __u32 event_class(const struct flow *f, bool egress, bool
 	return found ? found->class & ~PEER_POD : 0;
 }
 
-/* Packs the arguments of emit_event that are no pointers. */
+/* Packs those arguments of emit_event that are not pointers. */
 #define EVENT(id, flags, detail) ((__u32)(id) | (__u32)(flags) << 8 | (__u32)(detail) << 16)
 
 /* Emits an event about a packet. flow and decided (the word of the slot) are NULL if unknown.

@@ -173,7 +173,7 @@ static __always_inline bool decrement_hop_limit(struct __sk_buff *skb, bool v6)
 }
 
 /* Sends the packet of a pod to another node, as the host stack would. Leaves it to the host
- * stack if it has no hop left, does not fit the link, or has another route by now. */
+ * stack if its hop limit is 1, it exceeds the MTU of the link, or the route has changed. */
 __noinline int forward(struct __sk_buff *skb, const struct packet *p, int known)
 {
 	int device;

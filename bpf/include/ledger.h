@@ -196,7 +196,7 @@ static __always_inline struct conn *conn_take(struct conn_place *at, __u32 slot,
 }
 
 /* Owns the entry of an expired flow, which has a key and an index already. Returns NULL if it
- * has another flow or a holder by now. Only the key says that an entry has the flow: entries of
+ * has another flow, or a holder. Only the key says that an entry has the flow: entries of
  * several flows may have the same generation. */
 static __always_inline struct conn *conn_reopen(struct conn_place *at, __u32 *had, struct conn_index *to, bool v6)
 {

@@ -329,8 +329,8 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* Verdicts on new flows by slot. The programs write
- * it; the agent sets the entry of a slot to zero before it gives the slot to a pod. */
+/* Verdicts on new flows by slot. The programs write it; the agent sets the entry of a slot to
+ * zero before it gives the slot to a pod. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SLOTS);

@@ -29,7 +29,7 @@ struct adoption {
 	struct conn_key6 key6;
 	struct conn_key4 key4;
 	__u32 v6;
-	__u32 slots[2]; /* of the two ends; NO_SLOT if the end is no pod of this node */
+	__u32 slots[2]; /* of the two ends; NO_SLOT if the end is not a pod of this node */
 	/* Replace a known flow, if its entry has the generation of conn.version, these roles, and
 	 * these flags. */
 	__u32 replace;
@@ -44,7 +44,7 @@ enum adoption_result {
 	FLOW_NO_ROOM = 2,
 };
 
-/* Returns the end of a flow that is no pod of this node, or either end if both are. */
+/* Returns the end of a flow that is not a pod of this node, or either end if both are. */
 static __always_inline struct ip remote_end(const struct adoption *a, bool end)
 {
 	struct ip remote = {};

@@ -25,7 +25,7 @@ struct pod_ctx {
 	bool host : 1;        /* a process of this node */
 	bool masqueraded : 1; /* a client (see load_sender) that uses an address of this node */
 	bool peer_is_pod : 1; /* the other end is a pod; set by evaluate_early, for new flows only */
-	bool outside : 1;     /* the other end is no pod; set by open_flow */
+	bool outside : 1;     /* the other end is not a pod; set by open_flow */
 	__u32 device;         /* leads to the other end, if that is not on this node */
 };
 

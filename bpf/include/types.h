@@ -15,7 +15,8 @@ enum verdict {
 };
 
 /* Indexes of counters. The first four are verdicts on new flows and equal direction * 2 + verdict;
- * programs count them in verdict_counts and cause_counts. Those between count drops for other reasons, by enum outcome. */
+ * programs count them in verdict_counts and cause_counts. Those between count drops for other
+ * reasons, by enum outcome. */
 enum counter_id {
 	COUNT_INGRESS_DENY = 0,
 	COUNT_INGRESS_ALLOW = 1,
@@ -247,7 +248,7 @@ struct table_cause {
 /* What a number stands for. Texts end with a zero byte unless they fill the field. A counter never
  * counts for a rule that says something else: its meaning then differs. */
 struct cause {
-	__u64 meaning; /* hash of the rule's text; 0 for causes that are no rules */
+	__u64 meaning; /* hash of the rule's text; 0 for causes other than rules */
 	__u32 rule;    /* index of the rule in its policy now */
 	__u8 reason;   /* model.Reason */
 	__u8 direction; /* enum direction */

@@ -115,8 +115,8 @@ func TestCheckIsExact(t *testing.T) {
 	}
 }
 
-// TestNumbersDoNotDependOnChance lays out the same States twice.
-func TestNumbersDoNotDependOnChance(t *testing.T) {
+// TestStableNumbers lays out the same States twice.
+func TestStableNumbers(t *testing.T) {
 	for seed := range uint64(6) {
 		s := world.Random(seed, shapes[1])
 		from := stateOf(t, s, nil)

@@ -12,10 +12,10 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// TestEpochsGoOn restarts the agent after every change and removes endpoints. A changed slot
+// TestEpochs restarts the agent after every change and removes endpoints. A changed slot
 // gets an epoch that no slot ever had, so flows of an earlier policy or an earlier pod are
 // decided again.
-func TestEpochsGoOn(t *testing.T) {
+func TestEpochs(t *testing.T) {
 	for seed := range uint64(6) {
 		k := newKernel()
 		s := world.Random(seed, shapes[0])
@@ -70,9 +70,9 @@ func peered(ports []model.PortRange, peers map[netip.Addr]model.PeerClass, infos
 	}
 }
 
-// TestPeerThatGoes removes the address of a peer that a table allows. The table stays; flows of
+// TestRemovePeer removes the address of a peer that a table allows. The table stays; flows of
 // the peer must be decided again.
-func TestPeerThatGoes(t *testing.T) {
+func TestRemovePeer(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.3.3")
 	known := model.PeerClassInfo{Class: 1}
 	with, without := peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, known), peered(nil, nil, known)
@@ -93,8 +93,8 @@ func TestPeerThatGoes(t *testing.T) {
 	}
 }
 
-// TestPrefixThatGoes is TestPeerThatGoes for a range.
-func TestPrefixThatGoes(t *testing.T) {
+// TestRemovePrefix is TestRemovePeer for a range.
+func TestRemovePrefix(t *testing.T) {
 	known := model.PeerClassInfo{Class: 1}
 	with, without := peered(nil, nil, known), peered(nil, nil, known)
 	with.Policy.Prefixes = []model.PrefixClass{{Prefix: netip.MustParsePrefix("10.0.3.0/24"), Class: 1}}
@@ -147,9 +147,9 @@ func TestClosedPorts(t *testing.T) {
 	}
 }
 
-// TestWhatIsAPod checks that only addresses in classes of known addresses count as pods.
+// TestPodBit checks that only addresses in classes of known addresses count as pods.
 // Packets to other addresses may be for a Service, and are decided after DNAT.
-func TestWhatIsAPod(t *testing.T) {
+func TestPodBit(t *testing.T) {
 	peer, node := netip.MustParseAddr("10.0.3.3"), netip.MustParseAddr("192.168.0.1")
 	for kind, want := range map[model.AddressKind]bool{model.KindKnown: true, model.KindThisNode: false, model.KindOtherNode: false, model.KindUnknown: false} {
 		s := peered(nil, map[netip.Addr]model.PeerClass{peer: 1, node: 1}, model.PeerClassInfo{Class: 1, Kind: kind})
