@@ -40,6 +40,7 @@ func (s *Server) feed(ctx context.Context) {
 
 // follow copies flows until the store stops.
 func (s *Server) follow(ctx context.Context, store *observe.Store) error {
+	s.reportMissed(ctx) // before the first flow: clients learn of every event that is missed from now on
 	past, reader, err := store.Follow(s.cfg.History, observe.Filter{})
 	if err != nil {
 		return err
@@ -90,23 +91,30 @@ func (s *Server) lost(source flow.LostEventSource, n uint64, now time.Time) {
 	s.ring.Add(Event{Time: now, Lost: &flow.LostEvent{Source: source, NumEventsLost: n, Last: timestamppb.New(now)}})
 }
 
-// countMissed adds the events that the data path did not deliver, as one report per interval.
+// countMissed reports missed events, as one report per interval.
 func (s *Server) countMissed(ctx context.Context) {
-	if s.cfg.Missed == nil {
-		return
-	}
-	var before uint64
-	for first := true; ; {
-		if n, err := s.cfg.Missed(ctx); err == nil {
-			if !first && n > before {
-				s.lost(flow.LostEventSource_PERF_EVENT_RING_BUFFER, n-before, time.Now())
-			}
-			first, before = false, n
-		}
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(missedEvery):
+			s.reportMissed(ctx)
 		}
 	}
+}
+
+// reportMissed adds a report of the events that the data path did not deliver since the call before. The first call
+// that reads the counter only remembers it.
+func (s *Server) reportMissed(ctx context.Context) {
+	if s.cfg.Missed == nil {
+		return
+	}
+	n, err := s.cfg.Missed(ctx)
+	if err != nil {
+		return
+	}
+	if s.counted && n > s.missed {
+		s.lost(flow.LostEventSource_PERF_EVENT_RING_BUFFER, n-s.missed, time.Now())
+	}
+	s.counted, s.missed = true, n
 }

@@ -72,6 +72,10 @@ type Server struct {
 	// mapper and newest, the time of the newest flow, belong to the goroutine of feed.
 	mapper *Mapper
 	newest time.Time
+	// missed is the count of missed events that was last read, if counted. It belongs to feed, and to countMissed
+	// while that runs.
+	missed  uint64
+	counted bool
 	// unavailable is why there are no flows, or not all; nil if there are.
 	unavailable atomic.Pointer[error]
 	// streams holds a token per stream.

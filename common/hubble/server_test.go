@@ -287,6 +287,32 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// TestMissedAtStart checks that a server counts missed events from before it has flows on.
+func TestMissedAtStart(t *testing.T) {
+	counts := make(chan uint64)
+	r := serve(t, func(c *Config) {
+		c.Missed = func(ctx context.Context) (uint64, error) {
+			select {
+			case n := <-counts:
+				return n, nil
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+		}
+	})
+	time.Sleep(50 * time.Millisecond)
+	if r.server.unavailable.Load() == nil {
+		t.Fatal("the server has flows before it has counted the events that were missed before")
+	}
+	counts <- 3
+	r.available()
+	counts <- 5
+	wait(t, "report", func() bool {
+		list := r.flows(&observer.GetFlowsRequest{})
+		return len(list) > 0 && list[0].GetLostEvents().GetNumEventsLost() == 2
+	})
+}
+
 // TestUnavailable checks that a client learns why there are no flows, and gets them as soon as there are.
 func TestUnavailable(t *testing.T) {
 	why := errors.New("HNS of this node (windows, HNS 13.3) does not report single flows")
