@@ -52,7 +52,7 @@ func damages(l *lab) []damage {
 			return errors.Join(replace(filepath.Join(l.bpffs, "v9"), ebpf.Hash, 4, 4), replace(filepath.Join(l.bpffs, "v1"), ebpf.Hash, 4, 4))
 		}, ""},
 		{"class of a port beyond rows", func() error { return poke(v3("ports"), uint32(80), uint16(1057)) }, "entry 80 of ports has class 1057"},
-		{"verdict of a row beyond the map", func() error { return poke(v3("verdicts"), [2]uint32{1 << 20, 5}, uint32(16417)) }, "table 1048576"},
+		{"verdict of a row beyond the map", func() error { return poke(v3("verdicts"), [2]uint32{1 << 20, 5}, [2]uint32{16417}) }, "table 1048576"},
 		{"table that wraps", func() error { return poke(v3("slots"), uint32(7), [2]uint32{0xffffffff, 0xffffffff}) }, "slot 7"},
 	}
 }
