@@ -96,6 +96,7 @@ images: ## Write container images for Linux and Windows into build/images, witho
 		CGO_ENABLED=0 GOOS=$${p%-*} GOARCH=$${p#*-} $(go) build -trimpath -ldflags "$(ldflags)" \
 			-o build/images/$$p/$$b$$(test $${p%-*} = windows && echo .exe || true) ./cmd/$$b; \
 	done; done
+	@cd deploy/release && GOFLAGS= $(go) run . -licences-only "$(CURDIR)/build/images"
 	@cd deploy/images && $(go) run . -version "$(VERSION)" -bin ../../build/images -o ../../build/images
 
 # A release: its files are in build/release/VERSION. SIGNING_KEY is a file, see docs/releases.md.

@@ -5,12 +5,14 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -30,6 +32,14 @@ func TestProduct(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(bin, p, command), []byte(p+command), 0o700); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if p == "windows-amd64" {
+			if err := run([]string{"-bin", bin, "-o", t.TempDir()}); err == nil || !strings.Contains(err.Error(), "-licences-only") {
+				t.Errorf("images without licences: %v", err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(bin, p, "LICENCES.txt"), []byte("terms of "+p), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 	var first map[string][]byte
@@ -102,8 +112,34 @@ func checkIndex(t *testing.T, archive []byte) {
 				t.Errorf("%s: blob %s is missing", m.Platform, blob)
 			}
 		}
+		platform := strings.ReplaceAll(m.Platform.String(), "/", "-")
+		if got := licencesOf(t, files["blobs/sha256/"+image.Layers[0].Digest.Hex]); got != "terms of "+platform {
+			t.Errorf("the licences in the image for %s are %q", platform, got)
+		}
 	}
 	if want := []string{"linux/amd64", "linux/arm64", "windows/amd64"}; !slices.Equal(platforms, want) {
 		t.Errorf("the index has %q, want %q", platforms, want)
+	}
+}
+
+// licencesOf returns the licences in a layer of an image.
+func licencesOf(t *testing.T, layer []byte) string {
+	t.Helper()
+	zr, err := gzip.NewReader(bytes.NewReader(layer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(zr); ; {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatalf("no licences in the layer: %v", err)
+		}
+		if h.Name == "LICENCES.txt" || h.Name == "Files/LICENCES.txt" {
+			content, err := io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(content)
+		}
 	}
 }

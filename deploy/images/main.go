@@ -15,8 +15,8 @@ import (
 
 const usage = `usage:
   images [-version V] [-name NAME] -bin DIR -o DIR
-      images of the commands in DIR/linux-amd64, DIR/linux-arm64 and DIR/windows-amd64: an
-      archive of each, and isthmus-index.tar with an index of all
+      images of the commands in DIR/linux-amd64, DIR/linux-arm64 and DIR/windows-amd64, with
+      LICENCES.txt there: an archive of each, and isthmus-index.tar with an index of all
   images -root DIR -name NAME[,NAME...] -entrypoint A[,B...] [-cmd A[,B...]] [-arch amd64] -o FILE
       an image of one directory
 `
@@ -132,6 +132,12 @@ func productImage(bin, version string, p v1.Platform) (v1.Image, error) {
 		}
 		files = append(files, file{name: command + suffix, mode: 0o755, content: content})
 	}
+	// The licences of most modules ask for their text beside the binaries.
+	licences, err := os.ReadFile(filepath.Join(bin, p.OS+"-"+p.Architecture, "LICENCES.txt"))
+	if err != nil {
+		return nil, fmt.Errorf("read licences: %w: write them with 'release -licences-only %s' in deploy/release", err, bin)
+	}
+	files = append(files, file{name: "LICENCES.txt", mode: 0o644, content: licences})
 	return newImage(files, p, v1.Config{Entrypoint: []string{entrypoint}, Labels: map[string]string{
 		"org.opencontainers.image.title":    "Isthmus",
 		"org.opencontainers.image.version":  version,

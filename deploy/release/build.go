@@ -6,15 +6,12 @@ import (
 	"context"
 	"debug/buildinfo"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 )
 
 // target is one platform, and the packages that are built for it.
@@ -97,6 +94,8 @@ type module struct {
 	sum           string // as in go.sum
 }
 
+func (m module) key() string { return m.path + "@" + m.version }
+
 // modules returns the modules that a binary contains, as the linker has recorded them, and
 // the version of Go.
 func modules(binary string) ([]module, string, error) {
@@ -121,65 +120,6 @@ func checkModules(deps []*debug.Module) error {
 		if d.Replace != nil && d.Replace.Version == "" {
 			return fmt.Errorf("module %s is replaced by directory %s: a release contains published modules only", d.Path, d.Replace.Path)
 		}
-	}
-	return nil
-}
-
-// licences returns the licence files of modules, and of Go itself, by path in an archive.
-func (s source) licences(ctx context.Context, list []module) (map[string][]byte, error) {
-	root, err := output(s.goCommand(ctx, nil, "env", "GOROOT"))
-	if err != nil {
-		return nil, err
-	}
-	dirs := map[string]string{"std": strings.TrimSpace(root)}
-	args := []string{"mod", "download", "-json"}
-	for _, m := range list {
-		args = append(args, m.path+"@"+m.version)
-	}
-	text, err := output(s.goCommand(ctx, nil, args...))
-	if err != nil {
-		return nil, err
-	}
-	for d := json.NewDecoder(strings.NewReader(text)); ; {
-		var m struct{ Path, Dir string }
-		if err := d.Decode(&m); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("read go mod download -json: %w", err)
-		}
-		dirs[m.Path] = m.Dir
-	}
-	files := make(map[string][]byte)
-	for path, dir := range dirs {
-		n := len(files)
-		if err := licencesIn(dir, "licences/"+path+"/", files); err != nil {
-			return nil, err
-		}
-		if len(files) == n {
-			return nil, fmt.Errorf("module %s has no licence file in %s: a release may not contain it", path, dir)
-		}
-	}
-	return files, nil
-}
-
-// licencesIn adds the licence files at the top of a directory.
-func licencesIn(dir, prefix string, files map[string][]byte) error {
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("read licence: %w", err)
-	}
-	for _, f := range list {
-		name := strings.ToUpper(f.Name())
-		if f.IsDir() || !slices.ContainsFunc([]string{"LICENSE", "LICENCE", "COPYING", "NOTICE", "PATENTS"},
-			func(p string) bool { return strings.HasPrefix(name, p) }) ||
-			strings.HasSuffix(name, ".GO") {
-			continue
-		}
-		content, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err != nil {
-			return fmt.Errorf("read licence: %w", err)
-		}
-		files[prefix+f.Name()] = content
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ type options struct {
 	dirty   bool   // releases a checkout with changes
 	check   bool   // builds the commit twice and compares
 	chart   bool   // writes the chart only
+	notices string // writes the licences only, into this directory
 }
 
 func parse(args []string, w io.Writer) (options, error) {
@@ -56,11 +57,18 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.BoolVar(&o.dirty, "allow-dirty", false, "release a checkout with changes that are not committed; the provenance says so")
 	f.BoolVar(&o.check, "check", false, "build the commit in two new directories, with build caches of their own, and compare every byte")
 	f.BoolVar(&o.chart, "chart-only", false, "write the package of the chart only")
+	f.StringVar(&o.notices, "licences-only", "", "write the licences of all modules into DIR/SYSTEM-ARCHITECTURE/"+noticesName+", for images; needs no other flag")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("%q: there are no arguments besides flags", f.Arg(0))
+	}
+	if o.notices != "" {
+		if f.NFlag() > 1 {
+			return o, errors.New("-licences-only: leave out the other flags")
+		}
+		return o, nil
 	}
 	if o.out == "" {
 		return o, errors.New("-o: give a directory for the files")
@@ -72,6 +80,9 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	o, err := parse(args, w)
 	if err != nil {
 		return err
+	}
+	if o.notices != "" {
+		return writeNotices(ctx, ".", o.notices)
 	}
 	src, err := findSource(ctx, ".")
 	if err != nil {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,6 +15,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/google/licenseclassifier/v2/assets"
 )
 
 // release holds the input and the result of a release.
@@ -26,7 +27,9 @@ type release struct {
 	targets []target
 	key     *key // nil: not signed
 
-	pages    map[string]entry // manual pages of isthmusctl, by path in an archive
+	linked   map[string][]linked // modules of each target, by its name
+	terms    map[string]terms    // their licences, by path@version
+	pages    map[string]entry    // manual pages of isthmusctl, by path in an archive
 	commands []command
 	files    []subject // artefacts and bills, in the order in which they were made
 	modules  int       // different ones
@@ -39,6 +42,9 @@ func (r *release) make(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(work)
+	if err := r.readLicences(ctx); err != nil {
+		return err
+	}
 	if err := r.makePages(ctx, filepath.Join(work, "pages")); err != nil {
 		return err
 	}
@@ -68,38 +74,49 @@ func (r *release) make(ctx context.Context) error {
 	return r.seal(ctx)
 }
 
+// readLicences finds the modules of all targets and their licences, before an hour of building.
+func (r *release) readLicences(ctx context.Context) error {
+	r.linked = make(map[string][]linked)
+	var all []linked
+	for _, t := range r.targets {
+		list, err := r.source.linkedModules(ctx, t)
+		if err != nil {
+			return err
+		}
+		r.linked[t.String()] = list
+		all = append(all, list...)
+	}
+	c, err := assets.DefaultClassifier()
+	if err != nil {
+		return fmt.Errorf("load texts of licences: %w", err)
+	}
+	r.terms, err = classify(c, all, exceptions)
+	return err
+}
+
 // makeArchive builds the commands of a target and packs them with the licences of all that
 // they contain.
 func (r *release) makeArchive(ctx context.Context, t target, dir string) error {
 	if err := r.source.build(ctx, t, r.version, dir); err != nil {
 		return err
 	}
+	list := r.linked[t.String()]
 	files := make(map[string]entry)
-	var own []command
-	var needed []module
-	for _, pkg := range t.commands {
-		name := t.name(pkg)
-		list, goVer, err := modules(filepath.Join(dir, name))
-		if err != nil {
-			return err
-		}
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return err
-		}
-		files[name] = entry{content: content, executable: true}
-		own = append(own, command{name: name, digest: digest(content), target: t, modules: list, goVer: goVer})
-		needed = append(needed, list...)
-	}
-	slices.SortFunc(needed, func(a, b module) int {
-		return cmp.Or(strings.Compare(a.path, b.path), strings.Compare(a.version, b.version))
-	})
-	licences, err := r.source.licences(ctx, slices.Compact(needed))
+	own, err := r.readCommands(t, dir, files)
 	if err != nil {
 		return err
 	}
-	for name, content := range licences {
-		files[name] = entry{content: content}
+	for _, m := range list {
+		for name, content := range m.files {
+			files["licences/"+m.path+"/"+name] = entry{content: content}
+		}
+	}
+	notices, err := r.source.notices(list)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(dir, noticesName), notices); err != nil {
+		return err
 	}
 	if err := r.addDocuments(t, files); err != nil {
 		return err
@@ -120,8 +137,34 @@ func (r *release) makeArchive(ctx context.Context, t target, dir string) error {
 	return r.describe(name, own)
 }
 
+// readCommands adds the commands of a target to its archive, and returns what they contain.
+func (r *release) readCommands(t target, dir string, files map[string]entry) ([]command, error) {
+	var own []command
+	for _, pkg := range t.commands {
+		name := t.name(pkg)
+		list, goVer, err := modules(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		if err := sameModules(name, list, r.linked[t.String()]); err != nil {
+			return nil, err
+		}
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		licence, err := r.source.ownLicence(content)
+		if err != nil {
+			return nil, err
+		}
+		files[name] = entry{content: content, executable: true}
+		own = append(own, command{name: name, digest: digest(content), target: t, modules: list, goVer: goVer, licence: licence})
+	}
+	return own, nil
+}
+
 // documents are files of every archive, and where the checkout has them.
-var documents = map[string]string{"LICENSE": "LICENSE", "CHANGELOG.md": "docs/CHANGELOG.md"}
+var documents = map[string]string{"LICENSE": "LICENSE", "licences/isthmus-bpf/LICENSE": bpfLicence, "CHANGELOG.md": "docs/CHANGELOG.md"}
 
 // scripts are in the archive for Windows, likewise.
 var scripts = map[string]string{"try.ps1": "deploy/windows/try.ps1", "loopback.ps1": "deploy/windows/loopback.ps1"}
@@ -219,7 +262,7 @@ func (r *release) describe(name string, commands []command) error {
 	if err := r.record(name); err != nil {
 		return err
 	}
-	content, err := bill(name, r.files[len(r.files)-1].Digest["sha256"], r.version, r.source.time, commands)
+	content, err := bill(name, r.files[len(r.files)-1].Digest["sha256"], r.version, r.source.time, commands, r.terms)
 	if err != nil {
 		return err
 	}

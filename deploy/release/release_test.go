@@ -28,7 +28,7 @@ func checkout(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for _, path := range []string{"LICENSE", "docs/CHANGELOG.md", "deploy/isthmus.yaml", "deploy/isthmus-controller.yaml", "deploy/isthmus-uninstall.yaml"} {
+	for _, path := range []string{"LICENSE", bpfLicence, "docs/CHANGELOG.md", "deploy/isthmus.yaml", "deploy/isthmus-controller.yaml", "deploy/isthmus-uninstall.yaml"} {
 		write(t, dir, path, string(read(t, top, path)))
 	}
 	const pflag = "github.com/spf13/pflag v1.0.10"
@@ -206,7 +206,7 @@ func checkArchives(t *testing.T, dir string) {
 	} {
 		files := unpack(t, filepath.Join(dir, name))
 		top := strings.TrimSuffix(strings.TrimSuffix(name, ".zip"), ".tar.gz")
-		for _, f := range append(commands, "LICENSE", "CHANGELOG.md", "licences/std/LICENSE", "licences/github.com/spf13/pflag/LICENSE") {
+		for _, f := range append(commands, "LICENSE", "CHANGELOG.md", "licences/std/LICENSE", "licences/std/PATENTS", "licences/isthmus-bpf/LICENSE", "licences/github.com/spf13/pflag/LICENSE") {
 			if len(files[top+"/"+f]) == 0 {
 				t.Errorf("%s has no %s", name, f)
 			}

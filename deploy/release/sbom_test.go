@@ -87,12 +87,35 @@ func checkBills(t *testing.T, dir string) {
 				t.Errorf("%s: no modules in the binaries", name)
 			}
 		}
+		checkLicences(t, name, doc)
 		if got := listedModules(doc); !slices.Equal(got, want) {
 			t.Errorf("the bill of %s lists %q, want %q", name, got, want)
 		}
 	}
 	if bills != 8 {
 		t.Errorf("%d bills of materials, want 8", bills)
+	}
+}
+
+// checkLicences checks the licences of a bill of the small checkout: pflag and Go's library
+// have one, every package has both expressions, and the whole has all of them.
+func checkLicences(t *testing.T, name string, doc *v2_3.Document) {
+	t.Helper()
+	want := "Apache-2.0"
+	for _, p := range doc.Packages[1:] {
+		licence := "Apache-2.0"
+		if p.PrimaryPackagePurpose == "LIBRARY" {
+			licence, want = "BSD-3-Clause", "Apache-2.0 AND BSD-3-Clause"
+			if !strings.HasPrefix(p.PackageLicenseComments, "from LICENSE") {
+				t.Errorf("%s: the licence of %s is %q", name, p.PackageName, p.PackageLicenseComments)
+			}
+		}
+		if p.PackageLicenseDeclared != licence || p.PackageLicenseConcluded != licence {
+			t.Errorf("%s: the licence of %s is declared as %q, concluded as %q, want %q", name, p.PackageName, p.PackageLicenseDeclared, p.PackageLicenseConcluded, licence)
+		}
+	}
+	if p := doc.Packages[0]; p.PackageLicenseDeclared != "Apache-2.0" || p.PackageLicenseConcluded != want {
+		t.Errorf("%s is declared as %q, concluded as %q, want %q", name, p.PackageLicenseDeclared, p.PackageLicenseConcluded, want)
 	}
 }
 
@@ -103,7 +126,8 @@ func TestBill(t *testing.T) {
 	c := module{"example.org_a", "v1.0.0", ""}
 	linux := target{os: "linux", arch: "amd64"}
 	content, err := bill("x.tar.gz", "00", "0.2.0", time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC), []command{
-		{"one", "01", linux, []module{a, c}, "go1.26.8"}, {"two", "02", linux, []module{a, b}, "go1.26.8"}})
+		{"one", "01", linux, []module{a, c}, "go1.26.8", "Apache-2.0"}, {"two", "02", linux, []module{a, b}, "go1.26.8", "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)"}},
+		map[string]terms{"std@1.26.8": {"BSD-3-Clause", "BSD-3-Clause", ""}, a.key(): {"MIT", "ISC AND MIT", "from x"}, b.key(): {unknown, unknown, "a reason"}, c.key(): {"MIT", "MIT", ""}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +142,10 @@ func TestBill(t *testing.T) {
 	if depends["DESCRIBES"] != 1 || depends["CONTAINS"] != 2 || depends["DEPENDS_ON"] != 6 {
 		t.Errorf("relationships %v", depends)
 	}
-	for _, want := range []string{`"pkg:golang/example.org/a@v1.1.0"`, `"pkg:golang/stdlib@1.26.8"`, `"go.sum: h1:x="`} {
+	if got := doc.Packages[0].PackageLicenseConcluded; got != unknown {
+		t.Errorf("concluded licence of the whole is %q, although one is unknown", got)
+	}
+	for _, want := range []string{`"licenseConcluded": "ISC AND MIT"`, `"licenseDeclared": "NOASSERTION"`, `"licenseComments": "a reason"`, `"pkg:golang/example.org/a@v1.1.0"`, `"pkg:golang/stdlib@1.26.8"`, `"go.sum: h1:x="`} {
 		if !strings.Contains(string(content), want) {
 			t.Errorf("no %s in\n%s", want, content)
 		}
