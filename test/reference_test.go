@@ -74,7 +74,7 @@ func flagTable(t *testing.T, help string) string {
 			t.Fatalf("not a flag: %q", line)
 		}
 		name, meaning, preset := m[1], m[3], ""
-		if name == "help" {
+		if name == "help" || name == "version" {
 			continue
 		}
 		if d := flagDefault.FindStringSubmatch(meaning); d != nil {

@@ -55,7 +55,7 @@ func ReadConfig(f, others *pflag.FlagSet) error {
 	seen := make(map[string]bool)
 	for i := 0; i < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
-		if f.Lookup(key.Value) == nil && others != nil && others.Lookup(key.Value) != nil {
+		if !noSetting(key.Value) && f.Lookup(key.Value) == nil && others != nil && others.Lookup(key.Value) != nil {
 			continue
 		}
 		if err := setFlag(f, key.Value, value, given, seen); err != nil {
@@ -79,11 +79,14 @@ func readBounded(path string) ([]byte, error) {
 	return text, err
 }
 
+// noSetting reports whether a flag has a meaning on the command line only.
+func noSetting(name string) bool { return name == configFlag || name == "help" || name == "version" }
+
 // setFlag sets a flag to a scalar, the elements of a list, or NAME=VALUE for each entry of a mapping.
 func setFlag(f *pflag.FlagSet, name string, value *yaml.Node, given, seen map[string]bool) error {
 	flag := f.Lookup(name)
 	switch {
-	case flag == nil || name == configFlag || name == "help":
+	case flag == nil || noSetting(name):
 		return errors.New("no such setting: give the name of a flag without dashes, see --help")
 	case seen[name]:
 		return errors.New("is there twice: write it once")

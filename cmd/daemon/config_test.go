@@ -84,6 +84,7 @@ func TestBadConfig(t *testing.T) {
 		"masquerade: true\n":                     "--masquerade is on the command line too",
 		"config: other.yaml\n":                   "no such setting",
 		"help: true\n":                           "no such setting",
+		"version: true\n":                        "no such setting",
 		"- log-level\n":                          "want lines such as log-level: debug",
 		"log-level: [\n":                         "write valid YAML",
 		"pod-cidr: [[10.0.0.0/8]]\n":             "want a list of plain values",

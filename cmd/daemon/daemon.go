@@ -35,6 +35,7 @@ func Command(name, short, version string, run func(*cobra.Command) error) *cobra
 		Short:         short,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       version,
 		Args:          NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := ReadConfig(c.Flags(), nil); err != nil {
@@ -48,13 +49,27 @@ func Command(name, short, version string, run func(*cobra.Command) error) *cobra
 		return UsageError{fmt.Errorf("%w: see %s --help", err, name)}
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
+	text := fmt.Sprintf("%s %s %s/%s %s\n", name, version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+	root.SetVersionTemplate(text)
 	root.AddCommand(&cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "%s %s %s/%s %s\n", name, version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			_, err := io.WriteString(c.OutOrStdout(), text)
 			return err
+		},
+	})
+	root.SetHelpCommand(&cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(c *cobra.Command, args []string) error {
+			about, rest, err := c.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return UsageError{fmt.Errorf("no help for %q: see %s --help", strings.Join(args, " "), name)}
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
 		},
 	})
 	return root

@@ -28,6 +28,11 @@ func TestRun(t *testing.T) {
 		{[]string{"now"}, nil, 2, "", "isthmus-x: unexpected argument \"now\": see isthmus-x --help\n"},
 		{[]string{"version", "now"}, nil, 2, "", "isthmus-x: unexpected argument \"now\": see isthmus-x version --help\n"},
 		{[]string{"version"}, nil, 0, "isthmus-x 1.2.3 ", ""},
+		{[]string{"--version"}, errors.New("the command ran"), 0, "isthmus-x 1.2.3 ", ""},
+		{[]string{"help"}, errors.New("the command ran"), 0, "Do nothing", ""},
+		{[]string{"help", "version"}, nil, 0, "Print the version\n", ""},
+		{[]string{"help", "nothing"}, nil, 2, "", "isthmus-x: no help for \"nothing\": see isthmus-x --help\n"},
+		{[]string{"help", "version", "now"}, nil, 2, "", "isthmus-x: no help for \"version now\": see isthmus-x --help\n"},
 	} {
 		var out, errs bytes.Buffer
 		root := Command("isthmus-x", "Do nothing", "1.2.3", func(*cobra.Command) error { return c.result })

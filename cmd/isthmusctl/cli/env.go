@@ -102,9 +102,17 @@ func (e Env) root(commands []*cobra.Command) *cobra.Command {
 	c.SetVersionTemplate("isthmusctl {{.Version}} " + Platform() + "\n")
 	c.AddCommand(commands...)
 	c.InitDefaultHelpCmd()
-	for _, h := range c.Commands() {
-		if h.Name() == "help" {
-			h.Run, h.RunE = nil, help
+	c.InitDefaultCompletionCmd()
+	for _, d := range c.Commands() {
+		switch d.Name() {
+		case "help":
+			d.Run, d.RunE = nil, help
+		case "completion":
+			// Cobra prints the help about an unknown shell, with status 0.
+			d.Args, d.RunE = NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
+			for _, shell := range d.Commands() {
+				shell.Args = NoArgs
+			}
 		}
 	}
 	return c
