@@ -4,10 +4,9 @@
 // manifests or from an API server (compile, explain, matrix, diff, lint, test,
 // verify), and shows what the agent of this node does (status, endpoints).
 //
-// The first kind exits with status 0 for yes, 1 for no (denied, different,
-// found, failed), and 2 if there is no answer. The second exits with 0 on
-// success, 1 after an error, 2 if the command line is invalid, and 3 if the agent
-// answers but the node is not ready.
+// They exit with status 0 for yes, 1 for no (denied, different, found, failed),
+// and 2 if there is no answer, also because no agent runs. status exits with 3
+// if the agent answers but the node is not ready.
 //
 // doctor needs neither: it checks the node itself. ui serves web pages until it is interrupted.
 //

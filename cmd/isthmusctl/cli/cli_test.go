@@ -24,7 +24,7 @@ func TestExitStatus(t *testing.T) {
 		"a negative answer":  {fmt.Errorf("compare: %w", ErrNo), 1, 1, true},
 		"another error":      {errors.New("read\nfile"), 1, 2, false},
 		"a wrong flag":       {Usagef("--port %d: give a port", 0), 2, 2, false},
-		"a node not ready":   {ErrNotReady, 3, 2, false},
+		"a node not ready":   {fmt.Errorf("n1: %w", ErrNotReady), 3, 3, false},
 		"an interrupted run": {context.Canceled, 1, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {

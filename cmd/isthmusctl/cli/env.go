@@ -44,11 +44,11 @@ var (
 )
 
 // Answering makes a command whose exit status is 0 for a positive answer, 1 for a negative
-// one, and 2 if there is no answer.
+// one, and 2 if there is no answer. ErrNotReady is an answer too.
 func Answering(f func(c *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		err := f(c, args)
-		if err == nil || errors.Is(err, ErrNo) {
+		if err == nil || errors.Is(err, ErrNo) || errors.Is(err, ErrNotReady) {
 			return err
 		}
 		return troubleError{err}

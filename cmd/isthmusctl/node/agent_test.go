@@ -224,8 +224,8 @@ func TestErrors(t *testing.T) {
 		status int
 		text   string
 	}{
-		"no agent":           {[]string{"status", "--socket", filepath.Join(dir, "none")}, 1, "start isthmus-agent, or give the path of its socket with --socket"},
-		"silent agent":       {[]string{"endpoints", "--socket", silent, "--timeout", "200ms"}, 1, "no answer within 200ms"},
+		"no agent":           {[]string{"status", "--socket", filepath.Join(dir, "none")}, 2, "start isthmus-agent, or give the path of its socket with --socket"},
+		"silent agent":       {[]string{"endpoints", "--socket", silent, "--timeout", "200ms"}, 2, "no answer within 200ms"},
 		"unknown flag":       {[]string{"status", "--colour"}, 2, "unknown flag: --colour: see isthmusctl status --help"},
 		"unknown subcommand": {[]string{"frobnicate"}, 2, `unexpected argument "frobnicate"`},
 		"argument":           {[]string{"endpoints", "x"}, 2, `unexpected argument "x": see isthmusctl endpoints --help`},

@@ -72,7 +72,7 @@ func TestAllNodesOfBadNodes(t *testing.T) {
 		}
 	}
 	server.Close()
-	if status, _, errs := ask("status", "--all-nodes", "--kubeconfig", config); status != 1 || !strings.Contains(errs, "find the agents: list nodes: ") {
+	if status, _, errs := ask("status", "--all-nodes", "--kubeconfig", config); status != 2 || !strings.Contains(errs, "find the agents: list nodes: ") {
 		t.Errorf("without a server: %d, %q", status, errs)
 	}
 }

@@ -24,9 +24,11 @@ func (e env) endpointsCommand() *cobra.Command {
 		Long: `List the pods that are attached to this node, with the problems of their interfaces.
 
 With -o wide, INGRESS and EGRESS count the decisions of policy on new flows since the pod was attached. The numbers are exact
-on Linux: they do not depend on flow events. A denied packet that is sent again counts again. Windows does not count by pod.`,
+on Linux: they do not depend on flow events. A denied packet that is sent again counts again. Windows does not count by pod.
+
+Exit status: 0 the agent answered, 2 there is no answer.`,
 		Args: cli.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if err := s.check(); err != nil {
 				return err
 			}
@@ -42,7 +44,7 @@ on Linux: they do not depend on flow events. A denied packet that is sent again 
 				return writeMessage(e.Stdout, s.output, "Endpoints", list)
 			}
 			return writeEndpoints(e.Stdout, list.GetEndpoints(), s.output == "wide")
-		},
+		}),
 	}
 	s.register(c)
 	return c

@@ -46,17 +46,19 @@ events of a pod per second; isthmus_flow_events_missed_total counts the others. 
 agent no longer knows, or does not know yet, the policies that decided the flow.
 
 Windows nodes report denied flows only, as Windows does not show allowed ones. The command says so on the standard
-error.`,
+error.
+
+Exit status: 0 the agent answered, 2 there is no answer.`,
 		Example: `  isthmusctl events --follow --verdict deny,drop
   isthmusctl events --pod shop/web --last 20 -o json`,
 		Args: cli.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			request, err := s.request()
 			if err != nil {
 				return err
 			}
 			return e.watchFlows(c.Context(), s, request)
-		},
+		}),
 	}
 	f := c.Flags()
 	s.register(c)

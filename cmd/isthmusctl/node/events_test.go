@@ -24,7 +24,7 @@ func TestEventsErrors(t *testing.T) {
 		"pod":       {[]string{"--pod", "web"}, 2, `--pod "web": give NAMESPACE/NAME`},
 		"both":      {[]string{"--pod", "shop/web", "-n", "shop"}, 2, "give one of them"},
 		"output":    {[]string{"-o", "wide"}, 2, `--output "wide": give text or json`},
-		"data path": {nil, 1, "the data path of this node (linux, kernel 6.1) does not report single flows"},
+		"data path": {nil, 2, "the data path of this node (linux, kernel 6.1) does not report single flows"},
 	} {
 		status, out, errs := ctl(append([]string{"events", "--socket", n.socket}, c.args...)...)
 		if status != c.status || !strings.Contains(errs, c.text) || out != "" {

@@ -25,7 +25,9 @@ func (e env) logLevelCommand() *cobra.Command {
 		Use:   "log-level [debug|info|warn|error]",
 		Short: "Show or change the level of the agent's log, without a restart",
 		Long: `Show the level of the agent's log, or change it. A restart returns to the level of --log-level, and so does the end
-of --for. The agent writes each change to its log.`,
+of --for. The agent writes each change to its log.
+
+Exit status: 0 the agent answered, 2 there is no answer.`,
 		Example:   "  isthmusctl log-level debug --for 10m",
 		ValidArgs: logLevels,
 		Args: func(c *cobra.Command, args []string) error {
@@ -37,7 +39,7 @@ of --for. The agent writes each change to its log.`,
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: cli.Answering(func(c *cobra.Command, args []string) error {
 			given := c.Flags().Changed("for")
 			r := &isthmusv1.LogLevelRequest{Seconds: uint32(during / time.Second)}
 			if len(args) == 1 {
@@ -50,7 +52,7 @@ of --for. The agent writes each change to its log.`,
 				return cli.Usagef("--for %s: give 1s to %s", during, loglevel.Longest)
 			}
 			return e.logLevel(c.Context(), s, r)
-		},
+		}),
 	}
 	s.register(c)
 	c.Flags().Lookup("output").Usage = "text, json or yaml"

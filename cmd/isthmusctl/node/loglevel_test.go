@@ -71,7 +71,7 @@ func TestLogLevel(t *testing.T) {
 func TestLogLevelOfAnOlderAgent(t *testing.T) {
 	n := newNode(t, func(n *node) { n.level = nil })
 	status, _, errs := ctl("log-level", "debug", "--socket", n.socket)
-	if status != 1 || !strings.Contains(errs, "it does not know this request") {
+	if status != 2 || !strings.Contains(errs, "it does not know this request") {
 		t.Errorf("status %d: %s", status, errs)
 	}
 }

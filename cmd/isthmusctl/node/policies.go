@@ -30,9 +30,11 @@ node enforces it exactly, and how many new flows each of its rules has allowed a
 
 On Linux the numbers are exact. Each count begins when the text of its rule changes, and continues when the agent restarts or another
 rule changes. Established flows are not decided again, so they do not count. A denied packet that is sent again counts again.
-Windows does not count decisions by rule, and shows no numbers.`,
+Windows does not count decisions by rule, and shows no numbers.
+
+Exit status: 0 the agent answered, 2 there is no answer.`,
 		Args: cli.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if err := cli.CheckOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
@@ -41,7 +43,7 @@ Windows does not count decisions by rule, and shows no numbers.`,
 				return err
 			}
 			return e.writePolicies(b, output)
-		},
+		}),
 	}
 	s.registerConnection(c)
 	cli.RegisterOutput(c, &output, "text", "json", "yaml")

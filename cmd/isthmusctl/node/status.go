@@ -23,8 +23,11 @@ func (e env) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of this node, or of all nodes; exit status 3 if one is not ready",
-		Args:  cli.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		Long: `Show the state of this node as its agent knows it, or with --all-nodes of each node.
+
+Exit status: 0 ready, 3 a node is not ready, 2 there is no answer.`,
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if err := errors.Join(s.check(), all.check(c)); err != nil {
 				return err
 			}
@@ -48,7 +51,7 @@ func (e env) statusCommand() *cobra.Command {
 				return cli.ErrNotReady
 			}
 			return err
-		},
+		}),
 	}
 	s.register(c)
 	all.register(c)
