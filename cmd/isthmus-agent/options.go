@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/pool"
+	"github.com/isthmus-net/isthmus/common/agent/rulemeter"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -48,6 +49,8 @@ type options struct {
 	otherEngine string // Linux
 
 	limits compile.Limits
+	// ruleMetrics is the maximum number of rules with metrics.
+	ruleMetrics int
 
 	reservedPorts []string
 
@@ -154,6 +157,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.report, "report", reports[:3], "what to write to the API server about policies that are not enforced exactly: "+
 		"conditions (of policies), events, node (a condition of the Node), or none")
 	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty disables them")
+	f.IntVar(&o.ruleMetrics, "rule-metrics", 0, "maximum number of rules of policy whose new flows are metrics, isthmus_rule_hits_total; 0 disables them")
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "minimum time before the address of a deleted pod is reused")
 	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "interval of comparing installed with intended state and repairing differences; 0 disables it")
@@ -291,6 +295,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	errs = append(errs, o.flows.check(), o.hubble.check())
 	if o.quarantine < 0 {
 		wrong("--quarantine %s: give 0 or more", o.quarantine)
+	}
+	if o.ruleMetrics < 0 || o.ruleMetrics > rulemeter.MaxLimit {
+		wrong("--rule-metrics %d: give 0 to %d", o.ruleMetrics, rulemeter.MaxLimit)
 	}
 	if o.audit < 0 {
 		wrong("--audit-interval %s: give 0 or more", o.audit)

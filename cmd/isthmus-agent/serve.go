@@ -37,7 +37,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	cfg := agent.Defaults()
 	cfg.NodeName, cfg.Version, cfg.Settings = o.nodeName, version, o.settings
 	cfg.RecordDir, cfg.PolicyOnly, cfg.Observe = o.recordDir(), o.besides(), o.observation(runtime.GOOS)
-	cfg.PodCIDRs, cfg.Quarantine, cfg.AuditEvery, cfg.Limits = o.prefixes, o.quarantine, o.audit, o.limits
+	cfg.PodCIDRs, cfg.Quarantine, cfg.AuditEvery, cfg.Limits, cfg.RuleMetrics = o.prefixes, o.quarantine, o.audit, o.limits, o.ruleMetrics
 	cfg.EndpointPool = o.pool
 	cfg.ReservedHostPorts = o.reserved
 	cfg.Flows.Off, cfg.Flows.LogDenied = o.flows.events == flowsOff, o.flows.logDenied

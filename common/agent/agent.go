@@ -21,7 +21,7 @@ type Agent struct {
 	cfg     Config
 	log     *slog.Logger
 	meter   *meter.Meter
-	sampler meter.Sampler
+	sampler meter.Sampler[dataplane.Counters]
 	// drifted are the last differences that audits and checks found.
 	drifted dataplane.History
 	metrics *prometheus.Registry

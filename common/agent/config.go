@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/isthmus-net/isthmus/common/agent/pool"
+	"github.com/isthmus-net/isthmus/common/agent/rulemeter"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -46,6 +47,8 @@ type Config struct {
 	EndpointPool pool.Size
 	// Limits bounds what the compiler generates for the node.
 	Limits compile.Limits
+	// RuleMetrics is the maximum number of rules whose flows are metrics, at most rulemeter.MaxLimit; 0 for none.
+	RuleMetrics int
 
 	// AddWait bounds how long Add waits for its pod to appear in a snapshot.
 	AddWait time.Duration
@@ -156,6 +159,9 @@ func (c Config) Validate() error {
 	}
 	if c.Flows.Keep < 0 {
 		errs = append(errs, fmt.Errorf("flow events to keep %d is negative: use 0 or more", c.Flows.Keep))
+	}
+	if c.RuleMetrics < 0 || c.RuleMetrics > rulemeter.MaxLimit {
+		errs = append(errs, fmt.Errorf("rules with metrics %d: use 0 to %d", c.RuleMetrics, rulemeter.MaxLimit))
 	}
 	if c.Quarantine < 0 {
 		errs = append(errs, fmt.Errorf("quarantine %s is negative: use 0 or more", c.Quarantine))

@@ -55,7 +55,7 @@ func (l *loop) notePressure() {
 		l.log.Warn("read the usage of maps", "error", n.Err)
 		return
 	}
-	found := pressure(n.Maps)
+	found := pressure(n.Counters.Maps)
 	for _, p := range found {
 		if !slices.Contains(l.pressure, p) {
 			l.log.Warn("a map of the data path is nearly full", "problem", p)

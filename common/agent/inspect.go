@@ -52,8 +52,8 @@ func (a *Agent) Node(context.Context) NodeStatus {
 		n.Problems = append(n.Problems, "cannot read counters: "+oneLine(counters.Err))
 	}
 	n.Counters = counters.Counters
-	n.Repairs = a.repairs(counters.Repaired)
-	n.Problems = append(n.Problems, counters.Deny.Problems...)
+	n.Repairs = a.repairs(counters.Counters.Repaired)
+	n.Problems = append(n.Problems, counters.Counters.Deny.Problems...)
 	return n
 }
 
@@ -65,7 +65,7 @@ func (a *Agent) Undelivered(context.Context) (dataplane.EventCounts, error) {
 		return dataplane.EventCounts{}, errNoDataPath
 	}
 	counters := a.sampler.Sample(statusWait, v.backend.Counters)
-	return counters.Events, counters.Err
+	return counters.Counters.Events, counters.Err
 }
 
 // repairFor is how long status shows a repair.

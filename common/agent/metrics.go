@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/isthmus-net/isthmus/common/agent/pool"
+	"github.com/isthmus-net/isthmus/common/agent/rulemeter"
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
 )
@@ -27,6 +29,12 @@ func newRegistry(a *Agent) *prometheus.Registry {
 	r.MustRegister(a.meter.Collectors()...)
 	r.MustRegister(newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	r.MustRegister(a.cfg.Collectors...)
+	if a.cfg.RuleMetrics > 0 {
+		r.MustRegister(rulemeter.New(a.cfg.RuleMetrics, a.log, func() dataplane.CauseCounter {
+			counter, _ := a.view.Load().backend.(dataplane.CauseCounter)
+			return counter
+		}))
+	}
 	return r
 }
 
@@ -143,14 +151,15 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	if v.backend == nil {
 		return
 	}
-	n := c.agent.sampler.Sample(scrapeWait, v.backend.Counters)
-	if n.Err != nil {
-		c.agent.log.Warn("read counters of the data path", "error", n.Err)
+	read := c.agent.sampler.Sample(scrapeWait, v.backend.Counters)
+	if read.Err != nil {
+		c.agent.log.Warn("read counters of the data path", "error", read.Err)
 	}
-	ch <- prometheus.MustNewConstMetric(c.counted, prometheus.GaugeValue, unixSeconds(n.At))
-	if n.At.IsZero() {
+	ch <- prometheus.MustNewConstMetric(c.counted, prometheus.GaugeValue, unixSeconds(read.At))
+	if read.At.IsZero() {
 		return
 	}
+	n := read.Counters
 	for _, d := range model.Directions {
 		for _, verdict := range []model.Verdict{model.Deny, model.Allow} {
 			ch <- prometheus.MustNewConstMetric(c.verdicts, prometheus.CounterValue, float64(n.Verdicts[d][verdict]), d.String(), verdict.String())

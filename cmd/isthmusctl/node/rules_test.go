@@ -4,6 +4,7 @@ package node
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -56,9 +57,38 @@ Not counted separately: 3 allowed, 4 denied; rules without a counter of their ow
 	if out.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
 	}
+	checkPoliciesJSON(t, read, origin)
 	read.Counts, read.About.OS = nil, model.Windows
 	out.Reset()
 	if err := e.writePolicies(read, "text"); err != nil || !strings.Contains(out.String(), "not counted  not counted") || strings.Contains(out.String(), "Other new flows") {
 		t.Errorf("on Windows: %v\n%s", err, out.String())
+	}
+}
+
+// checkPoliciesJSON checks the numbers of the policy in JSON.
+func checkPoliciesJSON(t *testing.T, read *inspect.Bundle, origin model.Origin) {
+	t.Helper()
+	var out bytes.Buffer
+	e := env{}
+	e.Stdout = &out
+	if err := e.writePolicies(read, "json"); err != nil {
+		t.Fatal(err)
+	}
+	var report struct {
+		Items []struct {
+			Policy string
+			Rules  []struct {
+				Direction       string
+				Rule            *int
+				Allowed, Denied uint64
+			}
+		}
+	}
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil || len(report.Items) != 1 || len(report.Items[0].Rules) != 3 {
+		t.Fatalf("JSON %s: %v", out.String(), err)
+	}
+	if p := report.Items[0]; p.Policy != origin.String() || p.Rules[1].Rule == nil || *p.Rules[1].Rule != 1 || p.Rules[1].Direction != "ingress" || p.Rules[1].Allowed != 7 ||
+		p.Rules[2].Rule != nil || p.Rules[2].Denied != 5 {
+		t.Errorf("JSON %s", out.String())
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/isthmus-net/isthmus/common/dataplane"
 )
 
 const (
@@ -21,8 +19,8 @@ const (
 )
 
 // Sample is what a data path counted at a time.
-type Sample struct {
-	dataplane.Counters
+type Sample[T any] struct {
+	Counters T
 	// At is zero if the counters were never read.
 	At time.Time
 	// Err is the error of the last read. The counters are then those of an earlier one.
@@ -31,16 +29,16 @@ type Sample struct {
 
 // Sampler reads the counters of a data path, at most once at a time. A caller that does not want to wait
 // for a slow read gets the counters of the last one. It is safe for concurrent use.
-type Sampler struct {
+type Sampler[T any] struct {
 	mutex   sync.Mutex
-	last    Sample
+	last    Sample[T]
 	next    time.Time     // no read begins before
 	reading chan struct{} // closed at the end of the read that is under way; nil if there is none
 }
 
 // Sample returns the counters that read returns, or those of the last read: if another one is not due, or
 // does not end within wait.
-func (s *Sampler) Sample(wait time.Duration, read func(context.Context) (dataplane.Counters, error)) Sample {
+func (s *Sampler[T]) Sample(wait time.Duration, read func(context.Context) (T, error)) Sample[T] {
 	s.mutex.Lock()
 	done := s.reading
 	if done == nil && !time.Now().Before(s.next) {
@@ -60,12 +58,12 @@ func (s *Sampler) Sample(wait time.Duration, read func(context.Context) (datapla
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.last.At.IsZero() && s.last.Err == nil {
-		return Sample{Err: fmt.Errorf("the first read has not ended within %s", wait)}
+		return Sample[T]{Err: fmt.Errorf("the first read has not ended within %s", wait)}
 	}
 	return s.last
 }
 
-func (s *Sampler) read(read func(context.Context) (dataplane.Counters, error), done chan struct{}) {
+func (s *Sampler[T]) read(read func(context.Context) (T, error), done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	began := time.Now()
@@ -74,7 +72,7 @@ func (s *Sampler) read(read func(context.Context) (dataplane.Counters, error), d
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err == nil {
-		s.last = Sample{Counters: c, At: now}
+		s.last = Sample[T]{Counters: c, At: now}
 	} else {
 		s.last.Err = err
 	}

@@ -38,11 +38,11 @@ func (s *slow) read(ctx context.Context) (dataplane.Counters, error) {
 // TestSamplerFresh checks that cheap counters are read for every caller.
 func TestSamplerFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s meter.Sampler
+		var s meter.Sampler[dataplane.Counters]
 		path := &slow{takes: time.Millisecond}
 		for n := uint64(1); n <= 3; n++ {
-			if got := s.Sample(time.Second, path.read); got.Repairs != n || got.Err != nil || !got.At.Equal(time.Now()) {
-				t.Errorf("call %d: %d repairs at %s, %v", n, got.Repairs, got.At, got.Err)
+			if got := s.Sample(time.Second, path.read); got.Counters.Repairs != n || got.Err != nil || !got.At.Equal(time.Now()) {
+				t.Errorf("call %d: %d repairs at %s, %v", n, got.Counters.Repairs, got.At, got.Err)
 			}
 		}
 	})
@@ -53,7 +53,7 @@ func TestSamplerFresh(t *testing.T) {
 // result stays available.
 func TestSamplerSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s meter.Sampler
+		var s meter.Sampler[dataplane.Counters]
 		path := &slow{takes: 5 * time.Second}
 		first := s.Sample(time.Second, path.read)
 		if first.Err == nil || !first.At.IsZero() {
@@ -63,8 +63,8 @@ func TestSamplerSlow(t *testing.T) {
 		for range 1000 {
 			began := time.Now()
 			got := s.Sample(time.Second, path.read)
-			if got.Err != nil || got.Repairs == 0 || time.Since(got.At) > 115*time.Second {
-				t.Fatalf("%d repairs, %s old, %v", got.Repairs, time.Since(got.At), got.Err)
+			if got.Err != nil || got.Counters.Repairs == 0 || time.Since(got.At) > 115*time.Second {
+				t.Fatalf("%d repairs, %s old, %v", got.Counters.Repairs, time.Since(got.At), got.Err)
 			}
 			if waited := time.Since(began); waited > time.Second {
 				t.Fatalf("waited %s", waited)
@@ -82,22 +82,22 @@ func TestSamplerSlow(t *testing.T) {
 // one, and that a hanging read ends.
 func TestSamplerError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s meter.Sampler
+		var s meter.Sampler[dataplane.Counters]
 		path := &slow{}
 		s.Sample(time.Second, path.read)
 		path.err = errors.New("broken")
-		if got := s.Sample(time.Second, path.read); !errors.Is(got.Err, path.err) || got.Repairs != 1 || got.At.IsZero() {
+		if got := s.Sample(time.Second, path.read); !errors.Is(got.Err, path.err) || got.Counters.Repairs != 1 || got.At.IsZero() {
 			t.Errorf("after an error: %+v", got)
 		}
 		path.err, path.takes = nil, time.Hour
 		s.Sample(time.Second, path.read)
 		time.Sleep(time.Minute)
-		if got := s.Sample(time.Second, path.read); !errors.Is(got.Err, context.DeadlineExceeded) || got.Repairs != 1 {
+		if got := s.Sample(time.Second, path.read); !errors.Is(got.Err, context.DeadlineExceeded) || got.Counters.Repairs != 1 {
 			t.Errorf("after a read that hangs: %+v", got)
 		}
 		path.takes = 0
 		time.Sleep(time.Hour)
-		if got := s.Sample(time.Second, path.read); got.Err != nil || got.Repairs == 1 {
+		if got := s.Sample(time.Second, path.read); got.Err != nil || got.Counters.Repairs == 1 {
 			t.Errorf("after the repair: %+v", got)
 		}
 	})

@@ -177,6 +177,9 @@ headers: {{ quote . }}
 - --config=/etc/isthmus-config/agent.yaml
 {{- end }}
 - --http-address={{ .Values.agent.httpAddress }}
+{{- with .Values.agent.ruleMetrics }}
+- --rule-metrics={{ int . }}
+{{- end }}
 {{- if eq .Values.mode "full" }}
 - --quarantine={{ .Values.agent.quarantine }}
 {{- range .Values.agent.reservedHostPorts }}
