@@ -143,6 +143,7 @@ func comparisonSuites() []suite {
 				env: []string{"CORPORA=" + corpora}},
 		}},
 		{name: "hubble", steps: []step{
+			{packages: []string{"./common/relay"}, flags: []string{"-count=1", "-timeout=5m", "-v", "-run=^TestKilledNode$"}},
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestHubble$"}, env: []string{"ISTHMUS_HUBBLE=1"}},
 		}},
 		{name: "page", steps: []step{
