@@ -82,7 +82,7 @@ var rules = []rule{
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/Microsoft/hcsshim"}, except: []string{"windows/hns"},
 		reason: "windows/hns is the only package that calls HNS"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/vishvananda/netlink", "github.com/google/nftables"},
-		except: []string{"linux/link", "linux/bandwidth", "linux/engines", "linux/fabric", "linux/foreign", "linux/hostport", "linux/kubeproxy", "linux/takeover"},
+		except: []string{"linux/link", "linux/bandwidth", "linux/engines", "linux/fabric", "linux/foreign", "linux/hostport", "linux/kubeproxy", "linux/netfilter", "linux/takeover"},
 		reason: "netlink and nftables are reached by the packages that own such objects"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
 		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp", "linux/migrate", "linux/flowtable", "linux/clock", "linux/takeover", "linux/testrun"}, reason: "the kernel's BPF is reached through the loaders and the packages that they use"},

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/fastpath"
 	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/netfilter"
 	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
@@ -27,7 +28,12 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg.ObserveNode = o.mode == modeObserve
 	cfg.MapEntries = o.mapEntries
 	cfg.Events = flowEvents(&o.flows)
-	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
+	remove := func(ctx context.Context) error {
+		if has, err := netfilter.Available(); err == nil && !has {
+			log.Warn("this kernel has no nf_tables, so there are no rules of Isthmus to remove")
+		}
+		return linux.Remove(ctx, cfg)
+	}
 	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		if err := refuseMigration(o); err != nil {
 			return nil, err

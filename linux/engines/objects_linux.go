@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
+
+	"github.com/isthmus-net/isthmus/linux/netfilter"
 )
 
 // Detect returns the engines in the network namespace of the caller.
@@ -25,14 +27,14 @@ func objects() (o Objects, err error) {
 		return o, fmt.Errorf("open nftables: %w", err)
 	}
 	tables, err := c.ListTables()
-	if err != nil {
+	if err != nil && !netfilter.Absent(err) {
 		return o, fmt.Errorf("list tables of nftables: %w", err)
 	}
 	for _, t := range tables {
 		o.Tables = append(o.Tables, t.Name)
 	}
 	chains, err := c.ListChains()
-	if err != nil {
+	if err != nil && !netfilter.Absent(err) {
 		return o, fmt.Errorf("list chains of nftables: %w", err)
 	}
 	for _, ch := range chains {

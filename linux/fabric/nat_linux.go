@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/linux/netfilter"
 )
 
 // Table is the name of the nftables table, of family inet.
@@ -106,7 +107,7 @@ func (c *changes) nat(want *fabric.NAT) {
 func natInForce(conn *nftables.Conn, want *fabric.NAT) (*nftables.Table, bool, error) {
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
-		if want == nil {
+		if want == nil && netfilter.Absent(err) {
 			return nil, true, nil
 		}
 		return nil, false, fmt.Errorf("list nftables tables: %w", err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/netfilter"
 )
 
 // tableName is the nftables table of host ports, of family inet.
@@ -73,7 +74,7 @@ func setTable(want content) (changed bool, err error) {
 	}
 	table, err := findTable(conn)
 	if err != nil {
-		if len(want.Forwards) == 0 {
+		if len(want.Forwards) == 0 && netfilter.Absent(err) {
 			return false, nil // without nftables in the kernel there is no table
 		}
 		return false, err

@@ -12,6 +12,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/linux/netfilter"
 )
 
 // table is the table that SetRule owns, for both IP versions.
@@ -96,12 +98,15 @@ func dropsMatched(r *nftables.Rule) bool {
 	return matches && match.Name == "bpf" && decides && verdict.Kind == expr.VerdictDrop
 }
 
-// DropRule removes the filter. A missing one is not an error.
+// DropRule removes the filter. A missing one is not an error, nor is a kernel without nftables.
 func DropRule() error {
+	if has, err := netfilter.Available(); !has {
+		return err
+	}
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
 		c.DelTable(&nftables.Table{Family: family, Name: table})
-		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
+		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
 			return fmt.Errorf("remove nftables table %s: %w", table, err)
 		}
 	}
