@@ -4,6 +4,7 @@ package foreign_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -227,6 +228,64 @@ func TestPolicyBesideOtherPolicies(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRemoveWhilePodsRun uninstalls while policy is in force on pods: chained, adopted, and of a plugin without ACLs. What HNS
+// returns about their endpoints, ACLs with their order and bytes among it, is as before. A second removal changes nothing.
+func TestRemoveWhilePodsRun(t *testing.T) {
+	for _, kind := range []hns.NetworkType{hns.L2Bridge, hns.Overlay, "L2Tunnel", "Transparent"} {
+		for _, all := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind, all), func(t *testing.T) {
+				n := newNode(t, kind)
+				n.fake.UpdateReplacesAll = all
+				var pods []dataplane.EndpointSpec
+				for i, policies := range [][]hns.Policy{theirs(), theirs()[:1], nil} {
+					ip, name := fmt.Sprintf("10.1.0.%d", 20+i), fmt.Sprint("pod", i)
+					pods = append(pods, spec(name, ip, n.fake.AddNamespace()))
+					n.make(name, ip, pods[i].NetNS, policies...)
+				}
+				before, dump := n.raw(), n.fake.Dump()
+				for _, s := range pods {
+					n.add(s)
+				}
+				n.apply(state(pods...))
+				for i, s := range pods {
+					n.want(s, []string{"in out", "in out wire", "in out wire"}[i])
+				}
+				if n.raw() == before {
+					t.Fatal("nothing is in force that could be removed")
+				}
+				for range 2 {
+					if err := foreign.Remove(ctx, n.fake, n.file, 0); err != nil {
+						t.Error(err)
+					}
+					if after := n.raw(); after != before {
+						t.Errorf("after removal\n%s\nbefore\n%s", after, before)
+					}
+					if after := n.fake.Dump(); after != dump {
+						t.Errorf("after removal\n%s\nbefore\n%s", after, dump)
+					}
+				}
+				if files, err := filepath.Glob(n.file + "*"); err != nil || len(files) > 0 {
+					t.Errorf("files are left: %v, %v", files, err)
+				}
+			})
+		}
+	}
+}
+
+// raw returns the endpoints as HNS describes them.
+func (n *node) raw() string {
+	n.t.Helper()
+	list, err := n.fake.Endpoints(ctx, n.network)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	text, err := json.MarshalIndent(list, "", " ")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestAllowOfAnotherPlugin checks that an Allow of another plugin never opens what policy denies: everything in its direction is
