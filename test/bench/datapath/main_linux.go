@@ -36,7 +36,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	flags.IntVar(&o.rounds, "rounds", 9, "how often everything is measured; the median counts")
 	flags.IntVar(&o.repeat, "repeat", 200_000, "packets of each measurement")
-	flags.StringVar(&o.parts, "parts", "programs,growth,paths,nodes", "what is measured")
+	flags.StringVar(&o.parts, "parts", "programs,growth,paths,nodes,foreign", "what is measured")
 	flags.StringVar(&o.jsonFile, "json", "", "write one JSON object a line to this file; - is standard output, in place of the table")
 	flags.StringVar(&o.plotTo, "plot", "", "draw the paths into this SVG file")
 	if err := flags.Parse(args); err != nil {
@@ -75,8 +75,10 @@ func (o options) measure(ctx context.Context) (rows []row, err error) {
 			more, err = o.paths(ctx)
 		case "nodes":
 			more, err = o.nodes(ctx)
+		case "foreign":
+			more, err = o.foreign(ctx)
 		default:
-			err = fmt.Errorf("unknown part %q: -parts takes programs, growth, paths and nodes", part)
+			err = fmt.Errorf("unknown part %q: -parts takes programs, growth, paths, nodes and foreign", part)
 		}
 		if err != nil {
 			return nil, err

@@ -19,14 +19,17 @@ func (w *setups) nftables(name string, of world, set bool) error {
 	if set {
 		rules = nftSet(of)
 	}
-	return setup.node.Do(func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(rules)
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("run nft: %w\n%s", err, text)
-		}
-		return nil
-	})
+	return setup.node.Do(func() error { return nft(rules) })
+}
+
+// nft loads rules in the namespace of the caller.
+func nft(rules string) error {
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("run nft: %w\n%s", err, text)
+	}
+	return nil
 }
 
 const nftHead = `table ip bench {

@@ -93,6 +93,30 @@ func isOurs(name string) bool { return strings.HasPrefix(name, "Isthmus") }
 // isIPv4 reports whether a setup forwards IPv4 only.
 func isIPv4(name string) bool { return name == leastSetup || strings.HasPrefix(name, "nftables") }
 
+// loads are the packets that forwarding measures.
+var loads = []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}}
+
+// inject measures the packets of a load in established flows, in all setups that have a node and its IP version.
+func (o options) inject(ctx context.Context, w *setups, in *injector, l load) (map[string]figure, error) {
+	takes := func(of *setup) bool { return of.node != nil && !(l.v6 && isIPv4(of.name)) }
+	_, err := w.each(ctx, 1, func(of *setup) (figure, error) {
+		if !takes(of) {
+			return nil, nil
+		}
+		return nil, in.establish(of, l)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w.each(ctx, o.rounds, func(of *setup) (figure, error) {
+		if !takes(of) {
+			return nil, nil
+		}
+		ns, err := in.run(of, l, false, 1<<17)
+		return figure{ns}, err
+	})
+}
+
 // forwarding measures the cost of a packet from the client's interface on the node to the server's
 // interface in the pod.
 func (o options) forwarding(ctx context.Context, w *setups) ([]row, error) {
@@ -101,24 +125,8 @@ func (o options) forwarding(ctx context.Context, w *setups) ([]row, error) {
 		return nil, err
 	}
 	var rows []row
-	for _, l := range []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}} {
-		takes := func(of *setup) bool { return of.node != nil && !(l.v6 && isIPv4(of.name)) }
-		_, err := w.each(ctx, 1, func(of *setup) (figure, error) {
-			if !takes(of) {
-				return nil, nil
-			}
-			return nil, in.establish(of, l)
-		})
-		if err != nil {
-			return nil, errors.Join(err, in.end())
-		}
-		all, err := w.each(ctx, o.rounds, func(of *setup) (figure, error) {
-			if !takes(of) {
-				return nil, nil
-			}
-			ns, err := in.run(of, l, false, 1<<17)
-			return figure{ns}, err
-		})
+	for _, l := range loads {
+		all, err := o.inject(ctx, w, in, l)
 		if err != nil {
 			return nil, errors.Join(err, in.end())
 		}
