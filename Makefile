@@ -185,7 +185,7 @@ test-beside: deps ## Policy beside other networks: bridge, ptp, flannel, aws-cni
 	@$(run) beside
 
 .PHONY: test-migrate
-test-migrate: deps ## Two nodes with the bridge plugin, and with flannel, migrated to mode full and back under traffic (needs root; three minutes)
+test-migrate: deps ## Two nodes with the bridge plugin, and with flannel (host-gw, VXLAN), migrated to mode full and back under traffic (needs root; four minutes)
 	@$(run) migrate
 
 .PHONY: churn

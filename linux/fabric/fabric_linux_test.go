@@ -170,6 +170,57 @@ func TestForeignRoute(t *testing.T) {
 }
 
 // TestOverlap checks that neither of two nodes with overlapping ranges gets a route to them.
+// TestForeignTunnel checks that replies to a node take no tunnel of Isthmus while another process has the route to its
+// pods: the node may have no such tunnel.
+func TestForeignTunnel(t *testing.T) {
+	h := newHost(t, plan.VXLAN)
+	h.do(func() error {
+		if err := netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1"}, VxlanId: 1, Port: 8472, SrcAddr: []byte{192, 168, 9, 1}}); err != nil {
+			return err
+		}
+		l, err := netlink.LinkByName("flannel.1")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet("10.3.0.0/24"), Gw: []byte{10, 3, 0, 0}, Flags: int(netlink.FLAG_ONLINK)})
+	})
+	h.apply(far)
+	h.wantRoutes("beside a foreign tunnel", "fd03::/64 via fd03:: isthmus-vxlan")
+	h.wantProblem("beside a foreign tunnel", "10.3.0.0/24")
+	h.wantReturns("beside a foreign tunnel", "fd77::3/128")
+	h.audit()
+	h.wantReturns("after an audit", "fd77::3/128")
+	h.do(func() error { return netns.Remove("flannel.1") })
+	h.audit()
+	h.wantRoutes("without it", "10.3.0.0/24 via 10.3.0.0 isthmus-vxlan", "fd03::/64 via fd03:: isthmus-vxlan")
+	h.wantReturns("without it", "192.168.77.3/32", "fd77::3/128")
+}
+
+// wantReturns compares the destinations in the table of returns.
+func (h *host) wantReturns(when string, want ...string) {
+	h.t.Helper()
+	var got []string
+	h.do(func() error {
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: 7300}, netlink.RT_FILTER_TABLE)
+			if err != nil {
+				return err
+			}
+			for _, r := range list {
+				got = append(got, r.Dst.String())
+			}
+		}
+		return nil
+	})
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		h.t.Errorf("%s: routes of returns %q, want %q", when, got, want)
+	}
+}
+
 func TestOverlap(t *testing.T) {
 	h := newHost(t, plan.Auto)
 	thief := far

@@ -33,6 +33,8 @@ type route struct {
 	index  int
 	via    netip.Addr
 	source netip.Addr
+	// node is the node to which a route of returns leads, or whose pods have the prefix; "" is this one.
+	node string
 }
 
 // wantedRoutes lists the routes of a plan. tunnel is the index of the tunnel device, 0 without
@@ -40,7 +42,7 @@ type route struct {
 func wantedRoutes(p *fabric.Plan, uplink Uplink, tunnel int) []route {
 	var all []route
 	for _, h := range p.Hops {
-		r := route{table: unix.RT_TABLE_MAIN, prefix: h.Prefix, index: uplink.Index, via: h.Underlay}
+		r := route{table: unix.RT_TABLE_MAIN, prefix: h.Prefix, index: uplink.Index, via: h.Underlay, node: h.Node}
 		if h.Via == fabric.VXLAN {
 			if tunnel == 0 {
 				continue
@@ -61,7 +63,7 @@ func wantedRoutes(p *fabric.Plan, uplink Uplink, tunnel int) []route {
 	}
 	if tunnel != 0 {
 		for _, h := range p.Returns {
-			all = append(all, route{table: returnTable, prefix: h.Prefix, index: tunnel})
+			all = append(all, route{table: returnTable, prefix: h.Prefix, index: tunnel, node: h.Node})
 		}
 	}
 	return all
@@ -100,7 +102,8 @@ func isOurs(n netlink.Route) bool {
 }
 
 // routes reconciles the fabric's routes. If another process has a route to the same range, it
-// stays, and ours is not added.
+// stays, and ours is not added. Such a node may have no tunnel of ours, so there is no route of
+// returns through the tunnel either.
 func (c *changes) routes(want []route) {
 	type key struct {
 		table  int
@@ -128,10 +131,18 @@ func (c *changes) routes(want []route) {
 			}
 		}
 	}
+	type peer struct {
+		node string
+		v6   bool
+	}
+	others := make(map[peer]bool) // nodes whose pods are reached by routes of another process
 	for _, r := range want {
 		k := key{r.table, r.prefix}
+		if r.table == returnTable && others[peer{r.node, isIPv6(r.prefix)}] {
+			continue
+		}
 		if f, ok := foreign[k]; ok && f.Protocol != link.RouteProtocol {
-			c.foreign[r.prefix] = true
+			c.foreign[r.prefix], others[peer{r.node, isIPv6(r.prefix)}] = true, true
 			c.fail(fmt.Errorf("route to %s by interface %d, protocol %s, belongs to another process and stays: pods there may be unreachable; remove it or give the node another range", r.prefix, f.LinkIndex, f.Protocol))
 			continue
 		}

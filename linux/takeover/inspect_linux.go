@@ -89,7 +89,7 @@ func (n *Node) devices(h *netlink.Handle, stateDir string) error {
 	for _, l := range links {
 		a := l.Attrs()
 		if l.Type() == "vxlan" && strings.HasPrefix(a.Name, "flannel") {
-			n.Tunnels = append(n.Tunnels, a.Name)
+			n.Tunnels = append(n.Tunnels, Tunnel{Name: a.Name, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0})
 		}
 		if a.MasterIndex != n.Bridge.Index {
 			continue

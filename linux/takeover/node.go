@@ -22,7 +22,7 @@ type Node struct {
 	// Routes lead to pods of other nodes.
 	Routes []Route
 	// Tunnels are VXLAN devices of flannel.
-	Tunnels []string
+	Tunnels []Tunnel
 	// Kernel is the version of the kernel: major and minor.
 	Kernel [2]int
 	// Sysctls are the values of settings that a Plan may change, by their paths below net.
@@ -81,6 +81,14 @@ type Route struct {
 	Device   string       `json:"device"`
 	Index    int          `json:"index"`
 	Protocol int          `json:"protocol"`
+}
+
+// Tunnel is a VXLAN device that leads to other nodes. flanneld keeps its routes, neighbours and forwarding table.
+type Tunnel struct {
+	Name string `json:"name"`
+	MTU  int    `json:"mtu"`
+	// Up is whether it is administratively up.
+	Up bool `json:"-"`
 }
 
 // Pod is a pod that a Plan moves.

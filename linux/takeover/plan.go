@@ -29,7 +29,10 @@ type planner struct {
 // Make plans the migration of a node. With reasons, the node must not be changed: each names an object, the
 // problem and the remedy.
 func Make(n *Node, name Name) (*Plan, []string) {
-	p := &planner{node: n, plan: &Plan{Network: n.Network, Bridge: n.Bridge, Routes: n.Routes}}
+	p := &planner{node: n, plan: &Plan{Network: n.Network, Bridge: n.Bridge, Tunnels: n.Tunnels}}
+	if len(n.Tunnels) == 0 {
+		p.plan.Routes = n.Routes
+	}
 	p.checkNode()
 	for _, port := range n.Ports {
 		p.pod(port, name)
@@ -52,8 +55,13 @@ func (p *planner) checkNode() {
 	if n.Kernel[0] < oldest[0] || n.Kernel[0] == oldest[0] && n.Kernel[1] < oldest[1] {
 		p.refuse("kernel %d.%d has no tcx hooks, which take packets past the bridge: drain the node, or boot Linux %d.%d or later", n.Kernel[0], n.Kernel[1], oldest[0], oldest[1])
 	}
-	if len(n.Tunnels) > 0 {
-		p.refuse("device %s: nodes with the VXLAN backend of flannel cannot be migrated: drain the node, or change flannel's backend to host-gw", strings.Join(n.Tunnels, ", "))
+	for _, d := range n.Tunnels {
+		if !d.Up {
+			p.refuse("device %s of flannel's VXLAN backend is down: restart flanneld, or remove the device if flannel has another backend", d.Name)
+		}
+		if d.MTU < p.node.Bridge.MTU {
+			p.refuse("device %s has MTU %d, less than the %d of bridge %s: remove the device if flannel has another backend, or recreate the pods", d.Name, d.MTU, p.node.Bridge.MTU, p.node.Bridge.Name)
+		}
 	}
 	if len(n.Bridge.Addresses) == 0 {
 		p.refuse("bridge %s has no address: its pods have another gateway than this node", n.Bridge.Name)

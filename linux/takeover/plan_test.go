@@ -89,6 +89,27 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// The routes by a VXLAN device of flannel stay with flanneld, also those of its direct routing by the uplink.
+func TestPlanWithTunnels(t *testing.T) {
+	n := node()
+	n.Bridge.MTU = 1430
+	n.Tunnels = []Tunnel{{Name: "flannel.1", MTU: 1450, Up: true}, {Name: "flannel-v6.1", MTU: 1430, Up: true}}
+	p, reasons := Make(n, name)
+	if len(reasons) > 0 {
+		t.Fatal(reasons)
+	}
+	if got := strings.Join(p.AgentFlags(), " "); got != "--mode=full --fabric=none --mtu=1430" {
+		t.Errorf("flags %s", got)
+	}
+	if i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Kind == OwnRoute }); i >= 0 || len(p.Routes) > 0 {
+		t.Errorf("routes %v become those of Isthmus", p.Routes)
+	}
+	bridged, _ := Make(node(), name)
+	if got := strings.Join(bridged.AgentFlags(), " "); got != "--mode=full --fabric=routes" {
+		t.Errorf("without a tunnel: flags %s", got)
+	}
+}
+
 // Nothing is planned for a node with a form that the steps do not know. Each reason names the object.
 func TestReasons(t *testing.T) {
 	for title, c := range map[string]struct {
@@ -96,7 +117,8 @@ func TestReasons(t *testing.T) {
 		want   string
 	}{
 		"old kernel":         {func(n *Node) { n.Kernel = [2]int{6, 1} }, "kernel 6.1 has no tcx hooks"},
-		"vxlan":              {func(n *Node) { n.Tunnels = []string{"flannel.1"} }, "device flannel.1: nodes with the VXLAN backend"},
+		"tunnel down":        {func(n *Node) { n.Tunnels = []Tunnel{{Name: "flannel.1", MTU: 1500}} }, "device flannel.1 of flannel's VXLAN backend is down"},
+		"tunnel too narrow":  {func(n *Node) { n.Tunnels = []Tunnel{{Name: "flannel.1", MTU: 1450, Up: true}} }, "device flannel.1 has MTU 1450, less than the 1500 of bridge cni0"},
 		"bridge elsewhere":   {func(n *Node) { n.Bridge.Addresses = prefixes("10.99.0.1/24") }, "address 10.99.0.1 of bridge cni0 is not in the node's ranges"},
 		"bridge without one": {func(n *Node) { n.Bridge.Addresses = nil }, "bridge cni0 has no address"},
 		"uplink in bridge":   {func(n *Node) { n.Ports[0].Problem = "it is of kind dummy and leads to no pod" }, "port vethweb of bridge cni0: it is of kind dummy"},
@@ -116,7 +138,7 @@ func TestReasons(t *testing.T) {
 		"lease of interface":  {func(n *Node) { n.Leases[0].IfName = "net1" }, "to interface net1 of container c-web"},
 		"host ports":          {func(n *Node) { n.HostPorts = map[string]bool{"c-web": true} }, "pod shop/web has host ports"},
 		"pod not behind it":   {func(n *Node) { n.Ports = n.Ports[1:] }, "pod shop/web is not behind bridge cni0"},
-		"several at one time": {func(n *Node) { n.Kernel, n.Tunnels = [2]int{5, 10}, []string{"flannel.1"} }, "kernel 5.10"},
+		"several at one time": {func(n *Node) { n.Kernel, n.Tunnels = [2]int{5, 10}, []Tunnel{{Name: "flannel.1", MTU: 1500}} }, "kernel 5.10"},
 	} {
 		n := node()
 		c.change(n)

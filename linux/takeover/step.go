@@ -54,12 +54,27 @@ type Plan struct {
 	Network Network `json:"network"`
 	Bridge  Bridge  `json:"bridge"`
 	Pods    []Pod   `json:"pods"`
-	Routes  []Route `json:"routes,omitempty"`
-	Steps   []Step  `json:"steps"`
+	// Routes become those of Isthmus. It is empty with Tunnels, whose routes stay those of flanneld.
+	Routes  []Route  `json:"routes,omitempty"`
+	Tunnels []Tunnel `json:"tunnels,omitempty"`
+	Steps   []Step   `json:"steps"`
 }
 
 // AsideSuffix ends the name of a configuration that was moved aside. Runtimes ignore such a file.
 const AsideSuffix = ".before-isthmus"
+
+// AgentFlags returns the flags that the agent of mode full needs: they leave the routes to other nodes with their
+// owner. The MTU is that of a tunnel, which is the limit of new pods, too.
+func (p *Plan) AgentFlags() []string {
+	if len(p.Tunnels) == 0 {
+		return []string{"--mode=full", "--fabric=routes"}
+	}
+	mtu := p.Tunnels[0].MTU
+	for _, t := range p.Tunnels[1:] {
+		mtu = min(mtu, t.MTU)
+	}
+	return []string{"--mode=full", "--fabric=none", fmt.Sprintf("--mtu=%d", mtu)}
+}
 
 // Describe says in one line what a step changes.
 func (p *Plan) Describe(s Step) string {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -26,14 +27,22 @@ var plugins = []plugin{
 	{"azure", "github.com/Azure/azure-container-networking/cni/network/plugin", "azure-vnet"},
 }
 
-// build compiles the programs of other projects into a directory.
-func build(t *testing.T, bin string) {
+// build compiles some plugins into a directory.
+func build(t *testing.T, bin string, wanted ...string) {
 	t.Helper()
 	for _, p := range plugins {
-		run(t, p.module, "go", "build", "-o", filepath.Join(bin, p.name), p.pkg)
+		if slices.Contains(wanted, p.name) {
+			run(t, p.module, "go", "build", "-o", filepath.Join(bin, p.name), p.pkg)
+		}
 	}
-	run(t, "aws", "go", "build", "-o", filepath.Join(bin, "ipamd"), "./ipamd")
-	buildFlanneld(t, bin)
+}
+
+// names returns the names of plugins.
+func names(all []plugin) (names []string) {
+	for _, p := range all {
+		names = append(names, p.name)
+	}
+	return names
 }
 
 // backends are imports of flannel's main.go that the test leaves out: their libraries are not on the module

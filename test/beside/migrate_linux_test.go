@@ -29,10 +29,23 @@ metadata: {name: other-linux2, namespace: test, labels: {app: other}}
 spec: {containers: [{name: main}]}
 `
 
+// otherDirection adds a client and a server of traffic in the other direction between the nodes.
+const otherDirection = `---
+apiVersion: v1
+kind: Pod
+metadata: {name: client-linux2, namespace: test, labels: {app: client}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: back-linux1, namespace: test, labels: {app: server}}
+spec: {containers: [{name: main}]}
+`
+
 // migrated are the networks that can be left.
 func migrated() (all []network) {
 	for _, w := range networks() {
-		if w.name == "bridge" || w.name == "flannel host-gw" {
+		if w.name == "bridge" || strings.HasPrefix(w.name, "flannel") {
 			all = append(all, w)
 		}
 	}
@@ -45,7 +58,8 @@ func TestMigrate(t *testing.T) {
 		t.Skip("needs root and programs of other projects: make test-migrate runs it")
 	}
 	bin := t.TempDir()
-	build(t, bin)
+	build(t, bin, "host-local", "bridge", "portmap", "flannel")
+	buildFlanneld(t, bin)
 	if err := cluster.Build(ctx, "../..", bin, os.Stderr); err != nil {
 		t.Fatal(err)
 	}
@@ -81,11 +95,13 @@ func TestMigrate(t *testing.T) {
 // migration is a cluster whose nodes leave a network.
 type migration struct {
 	bench
-	bin  string
-	open *traffic.Connections
+	bin string
+	// open are connections from both nodes.
+	open []*traffic.Connections
 	// allowed must arrive, denied must not.
-	allowed, denied *traffic.Stream
-	pods            map[string]*cluster.Pod
+	allowed []*traffic.Stream
+	denied  *traffic.Stream
+	pods    map[string]*cluster.Pod
 }
 
 // attach attaches one pod of each node before the agents start, which adopt it, and the others by the chained plugin.
@@ -93,7 +109,11 @@ func (m *migration) attach() {
 	t := m.t
 	t.Helper()
 	user := t.TempDir()
-	write(t, filepath.Join(user, "app.yaml"), []byte(migrateManifests))
+	manifests := migrateManifests
+	if m.tunnels() {
+		manifests += otherDirection
+	}
+	write(t, filepath.Join(user, "app.yaml"), []byte(manifests))
 	if _, _, err := m.cluster.Manifests.Take(ctx, user); err != nil {
 		t.Fatal(err)
 	}
@@ -173,8 +193,8 @@ func (m *migration) plan() {
 				}
 			}
 		}
-		if strings.HasPrefix(m.network.name, "flannel") && !strings.Contains(out, "keep the route to 10.244.") {
-			t.Errorf("plan of %s has no route to the other node:\n%s", n.Name, out)
+		if want := m.routesOf(); !strings.Contains(out, want) || !strings.HasSuffix(out, "then start the agent with "+strings.Join(m.full()[:2], " ")+m.mtu()+"\n") {
+			t.Errorf("plan of %s has no %q, or other flags of the agent:\n%s", n.Name, want, out)
 		}
 	}
 	for name, text := range m.picture() {
@@ -197,58 +217,6 @@ func (m *migration) plan() {
 	}
 }
 
-// begin starts the traffic: packets and connections of the client to a server on each node, and packets that policy
-// denies.
-func (m *migration) begin() {
-	t := m.t
-	t.Helper()
-	client := m.pods["client-linux1"]
-	targets := func(from *cluster.Pod, port uint16) (all []traffic.Target) {
-		for _, name := range []string{"near-linux1", "far-linux2"} {
-			for _, ip := range m.pods[name].IPs {
-				i := slices.IndexFunc(from.IPs, func(a netip.Addr) bool { return a.Is6() == ip.Is6() })
-				all = append(all, traffic.Target{NS: m.pods[name].NS, From: from.IPs[i], To: netip.AddrPortFrom(ip, port)})
-			}
-		}
-		return all
-	}
-	var err error
-	if m.open, err = traffic.Connect(client.NS, targets(client, 7001), 200); err != nil {
-		t.Fatal(err)
-	}
-	if m.allowed, err = traffic.NewStream(client.NS, targets(client, 7001), 10_000); err != nil {
-		t.Fatal(err)
-	}
-	other := m.pods["other-linux2"]
-	if m.denied, err = traffic.NewStream(other.NS, targets(other, 7002), 1000); err != nil {
-		t.Fatal(err)
-	}
-	wait(t, "packets of the stream", func() bool { return m.allowed.Received() > 1000 })
-}
-
-// finish ends the traffic and prints what was lost.
-func (m *migration) finish(name string) {
-	t := m.t
-	t.Helper()
-	before := m.open.Exchanges()
-	wait(t, "exchanges of connections", func() bool { return m.open.Exchanges() > before+400 })
-	allowed, err := m.allowed.Finish()
-	if err != nil {
-		t.Fatal(err)
-	}
-	denied, err := m.denied.Finish()
-	if err != nil {
-		t.Fatal(err)
-	}
-	broken, exchanges, resent := m.open.Finish()
-	lost := allowed.Lost() - allowed.Overflowed
-	fmt.Printf("migrate: nodes=%d pods=%d lost=%d reset=%d open=%d (%s, %s: sent=%d overflowed=%d exchanges=%d retransmits=%d denied=%d)\n", len(m.cluster.Nodes), len(m.pods),
-		lost, len(broken), denied.Received, m.network.name, name, allowed.Sent, allowed.Overflowed, exchanges, resent, denied.Sent)
-	if lost != 0 || len(broken) != 0 || denied.Received != 0 || denied.Sent == 0 {
-		t.Errorf("%s: lost %d of %d packets, broken connections %v, %d of %d packets passed that policy denies", name, lost, allowed.Sent, broken[:min(3, len(broken))], denied.Received, denied.Sent)
-	}
-}
-
 // become starts the agent of a node with other flags.
 func (m *migration) become(n *cluster.Node, flags ...string) {
 	m.t.Helper()
@@ -268,7 +236,7 @@ func (m *migration) migrate(n *cluster.Node) {
 	if out, status := m.ctl(n, "run"); status != 0 {
 		t.Fatalf("migrate run on %s: status %d\n%s", n.Name, status, out)
 	}
-	m.become(n, full...)
+	m.become(n, m.full()...)
 	if out, err := n.Ctl(ctx, "status").CombinedOutput(); err != nil {
 		t.Errorf("status of %s: %v\n%s", n.Name, err, out)
 	}
@@ -457,11 +425,38 @@ func (m *migration) later(n *cluster.Node) {
 	if out, status := m.ctl(n, "rollback"); status != 1 || !strings.Contains(out, "pod test/late-linux1 was created after the migration") {
 		t.Errorf("rollback with a new pod: status %d\n%s", status, out)
 	}
-	m.become(n, full...)
+	m.become(n, m.full()...)
 	if err := errors.Join(m.cluster.Detach(ctx, late), m.cluster.Manifests.RemovePod(late.PodID)); err != nil {
 		t.Fatal(err)
 	}
 }
 
+// tunnels reports whether flannel connects the nodes by VXLAN.
+func (m *migration) tunnels() bool { return m.network.name == "flannel vxlan" }
+
+// routesOf returns what the plan says about routes to other nodes.
+func (m *migration) routesOf() string {
+	switch {
+	case m.tunnels():
+		return "device flannel.1 and its routes to other nodes stay"
+	case m.network.connects:
+		return "keep the route to 10.244."
+	}
+	return ""
+}
+
 // full are the flags of an agent of mode full in the ranges of the network before.
-var full = []string{"--mode=full", "--uplink=eth0", "--fabric=routes"}
+func (m *migration) full() []string {
+	if m.tunnels() {
+		return []string{"--mode=full", "--fabric=none", "--mtu=1450", "--uplink=eth0"}
+	}
+	return []string{"--mode=full", "--fabric=routes", "--uplink=eth0"}
+}
+
+// mtu returns the flag of the MTU that the plan prints.
+func (m *migration) mtu() string {
+	if m.tunnels() {
+		return " --mtu=1450"
+	}
+	return ""
+}

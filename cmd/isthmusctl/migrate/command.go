@@ -101,7 +101,7 @@ func (e env) runCommand() *cobra.Command {
 		Use:   "run --from flannel|bridge|kubenet",
 		Short: "Migrate this node; the agent must not run",
 		Long: `Do the steps that migrate plan prints. Stop the agent before: its programs keep enforcing policy. Then start it with
---mode=full. A step that fails is reversed, and so are all before it. After an interruption, the same command
+the flags that the command prints. A step that fails is reversed, and so are all before it. After an interruption, the same command
 continues, and migrate rollback reverses what was done.
 
 Exit status: 0 the node is migrated, 1 it cannot be, 2 the node is as before or must be continued, as the error says.`,
@@ -157,6 +157,9 @@ func (e env) writePlan(plan *takeover.Plan, reasons []string, o *options) error 
 	}
 	if o.output != "text" {
 		answer := map[string]any{"from": o.from, "steps": append([]string{}, steps...), "reasons": append([]string{}, reasons...)}
+		if plan != nil {
+			answer["agentFlags"] = plan.AgentFlags()
+		}
 		if err := cli.EncodeKind(e.Stdout, o.output, "MigrationPlan", answer); err != nil {
 			return err
 		}
@@ -181,4 +184,8 @@ func writeText(w io.Writer, plan *takeover.Plan, steps, reasons []string) {
 	for i, s := range steps {
 		fmt.Fprintf(w, "%4d  %s\n", i+1, s)
 	}
+	for _, t := range plan.Tunnels {
+		fmt.Fprintf(w, "device %s and its routes to other nodes stay: flanneld must keep running\n", t.Name)
+	}
+	fmt.Fprintf(w, "then start the agent with %s\n", strings.Join(plan.AgentFlags(), " "))
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/cni/install"
@@ -82,7 +83,7 @@ func (e env) forward(ctx context.Context, o *options) error {
 		}
 		p = takeover.Begin(plan)
 	case p.Complete():
-		fmt.Fprintf(e.Stdout, "this node is migrated already: start the agent with --mode=full\n")
+		fmt.Fprintf(e.Stdout, "this node is migrated already: start the agent with %s\n", strings.Join(p.Plan.AgentFlags(), " "))
 		return nil
 	case p.Plan.Network.From != o.from:
 		return fmt.Errorf("a migration from %s is in progress: give --from %s", p.Plan.Network.From, p.Plan.Network.From)
@@ -94,7 +95,7 @@ func (e env) forward(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Stdout, "migrated %d pods in %d steps: start the agent with --mode=full\n", len(p.Plan.Pods), len(p.Plan.Steps))
+	fmt.Fprintf(e.Stdout, "migrated %d pods in %d steps: start the agent with %s\n", len(p.Plan.Pods), len(p.Plan.Steps), strings.Join(p.Plan.AgentFlags(), " "))
 	return nil
 }
 
