@@ -66,11 +66,11 @@ func wholeSuites() []suite {
 			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
 				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: reports},
 			underWine(),
-			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1"}},
+			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m"}},
 		}},
 		{name: "release", steps: []step{
 			{dir: "deploy/release", vet: true, packages: []string{"."}},
-			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
+			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m", "-v"}},
 			{dir: "deploy/images", vet: true, packages: []string{"."}},
 			{dir: "deploy/images", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
 		}},
