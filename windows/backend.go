@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/bandwidth"
 	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/flowevents"
@@ -138,7 +139,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 
 // Features returns the capabilities of this HNS.
 func (b *Backend) Features() model.Features {
-	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true, DNS: true}
+	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true, MinEgressRate: bandwidth.MinRate, DNS: true}
 	if b.flows != nil {
 		f.Flows = model.DeniedFlows
 	}
@@ -180,8 +181,8 @@ func (b *Backend) Idle(ctx context.Context) (bool, error) {
 	return more, errors.Join(b.removeOrphans(ctx), b.components.Sync(ctx, time.Now()), b.restoreRoutes(), err)
 }
 
-// Counters returns the packets that HNS dropped at the pods' ports. HNS counts packets and not decisions,
-// and does not report whether a policy was the reason: Verdicts stay zero.
+// Counters returns the packets that HNS dropped at the pods' ports, which may have other reasons than policy, and those
+// that events of Windows explain. Without these events no verdicts are counted.
 func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 	b.mu.Lock()
 	network := b.network
@@ -214,7 +215,7 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 	}}
 	b.mu.Unlock()
 	if b.flows != nil {
-		c.Events, c.Facts = b.flows.Counts(), append(c.Facts, b.flows.Fact())
+		errs = append(errs, b.flows.Count(&c))
 	}
 	err = errors.Join(append(errs, b.components.Count(&c))...)
 	return c, err

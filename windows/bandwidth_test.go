@@ -35,7 +35,7 @@ func (n *node) limit(id model.EndpointID) (rate uint64) {
 func TestBandwidth(t *testing.T) {
 	for _, v := range hns.Profiles() {
 		n := newNode(t, v, bridgeConfig())
-		if f := n.backend.Features(); f.Bandwidth || !f.EgressBandwidth {
+		if f := n.backend.Features(); f.Bandwidth || !f.EgressBandwidth || f.MinEgressRate != 80_000 {
 			t.Errorf("features %+v", f)
 		}
 		spec := n.spec("c1", "10.0.1.9")

@@ -71,6 +71,9 @@ func TestWatch(t *testing.T) {
 	if err != nil || counters.Events.Limited+counters.Events.Lost != 0 || !strings.Contains(strings.Join(counters.Facts, "\n"), "flow events: denied flows only") {
 		t.Errorf("counters %+v, %v", counters, err)
 	}
+	if counters.Counted != model.DeniedFlows || counters.Verdicts != ([2][2]uint64{model.Ingress: {model.Deny: 2}}) {
+		t.Errorf("counted %v of %d", counters.Verdicts, counters.Counted)
+	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -79,5 +82,8 @@ func TestWatch(t *testing.T) {
 	n.start()
 	if n.backend.Features().Flows != model.NoFlows || !errors.Is(n.backend.Watch(ctx, nil), errors.ErrUnsupported) {
 		t.Error("a backend without events of Windows reports flows")
+	}
+	if c, err := n.backend.Counters(ctx); err != nil || c.Counted != model.NoFlows {
+		t.Errorf("a backend without events of Windows counts flows: %+v, %v", c, err)
 	}
 }

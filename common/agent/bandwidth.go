@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"fmt"
+
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -25,6 +27,9 @@ func bandwidth(b *cniframe.Bandwidth) (model.Bandwidth, error) {
 // checkBandwidth returns an error for limits that this platform cannot enforce.
 func (l *loop) checkBandwidth(a *addition) error {
 	switch f := l.features; {
+	case a.bandwidth.Egress.Rate != 0 && a.bandwidth.Egress.Rate < f.MinEgressRate:
+		return refuse(CodeRefused, fmt.Sprintf("set the annotation kubernetes.io/egress-bandwidth of the pod to %dk or more, or let it run on a node of another system", f.MinEgressRate/1000),
+			"egress bandwidth of pod %s is %d bit/s, below the %d bit/s that %s (%s) enforces", a.pod(), a.bandwidth.Egress.Rate, f.MinEgressRate, f.OS, f.Platform)
 	case a.bandwidth == (model.Bandwidth{}) || f.Bandwidth:
 		return nil
 	case f.EgressBandwidth && a.bandwidth.Ingress == (model.Limit{}):

@@ -76,12 +76,12 @@ func TestBandwidthIsRefused(t *testing.T) {
 	})
 }
 
-// TestOnlyEgressIsLimited checks a data path that limits egress only: a pod with an ingress limit
-// does not start, and the error gives the reason.
+// TestOnlyEgressIsLimited checks a data path that limits egress only, from a lowest rate on: a pod with an ingress
+// limit or a lower rate does not start, and the error gives the reason.
 func TestOnlyEgressIsLimited(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		able := linux
-		able.EgressBandwidth = true
+		able.EgressBandwidth, able.MinEgressRate = true, 80e3
 		r.fake = dataplanetest.NewFake(able)
 		r.start()
 		r.agent.Publish(cluster{pods: 2}.snapshot())
@@ -89,7 +89,18 @@ func TestOnlyEgressIsLimited(t *testing.T) {
 		req.Bandwidth = &cniframe.Bandwidth{EgressRate: 5e6, IngressRate: 1e6}
 		_, err := r.addContext(context.Background(), req)
 		wantCode(t, err, 101, "only egress bandwidth")
-		req.Bandwidth.IngressRate = 0
+		req.Bandwidth = &cniframe.Bandwidth{EgressRate: 80e3 - 8}
+		_, err = r.addContext(context.Background(), req)
+		wantCode(t, err, 101, "egress-bandwidth of the pod to 80k or more")
+		if dump := r.fake.Dump(); strings.Contains(dump, "limited") {
+			t.Errorf("a pod that was refused is attached:\n%s", dump)
+		}
+		other := addRequest(1)
+		other.Bandwidth = &cniframe.Bandwidth{EgressRate: 80e3}
+		if _, err := r.addContext(context.Background(), other); err != nil {
+			t.Errorf("the lowest rate: %v", err)
+		}
+		req.Bandwidth = &cniframe.Bandwidth{EgressRate: 5e6}
 		if _, err := r.addContext(context.Background(), req); err != nil {
 			t.Fatal(err)
 		}

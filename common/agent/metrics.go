@@ -161,7 +161,7 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	}
 	n := read.Counters
 	for _, d := range model.Directions {
-		for _, verdict := range []model.Verdict{model.Deny, model.Allow} {
+		for _, verdict := range n.Counted.Verdicts() {
 			ch <- prometheus.MustNewConstMetric(c.verdicts, prometheus.CounterValue, float64(n.Verdicts[d][verdict]), d.String(), verdict.String())
 		}
 	}

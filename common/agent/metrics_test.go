@@ -98,6 +98,26 @@ func TestScrapesAtATime(t *testing.T) {
 	})
 }
 
+// TestCountedVerdicts: the metrics have the verdicts that the data path counts, and no 0 for others.
+func TestCountedVerdicts(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 1}.snapshot())
+		var n dataplane.Counters
+		n.Verdicts[model.Ingress][model.Deny] = 12
+		for counted, want := range map[model.FlowReports][2]string{model.AllFlows: {"12", "0"}, model.DeniedFlows: {"12", ""}, model.NoFlows: {}} {
+			n.Counted = counted
+			r.fake.SetCounters(n)
+			r.settle()
+			denied, allowed := r.metric(`isthmus_verdicts_total{direction="ingress",verdict="deny"}`), r.metric(`isthmus_verdicts_total{direction="egress",verdict="allow"}`)
+			if denied != want[0] || allowed != want[1] {
+				t.Errorf("a data path that counts %d has %q denied and %q allowed flows, want %q", counted, denied, allowed, want)
+			}
+		}
+		r.end()
+	})
+}
+
 func TestHTTP(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -111,7 +131,7 @@ func TestHTTP(t *testing.T) {
 		r.mustDel(1)
 		r.add(77)
 		var n dataplane.Counters
-		n.Verdicts[model.Ingress][model.Deny] = 12
+		n.Verdicts[model.Ingress][model.Deny], n.Counted = 12, model.AllFlows
 		n.Drops = map[string]uint64{"malformed": 3}
 		n.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 2}}
 		r.fake.SetCounters(n)

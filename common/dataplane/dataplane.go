@@ -195,8 +195,10 @@ type Installed struct {
 
 // Counters are totals of decisions on new flows.
 type Counters struct {
-	// Verdicts is indexed by Direction and Verdict.
+	// Verdicts is indexed by Direction and Verdict. Counted is which of them the data path counts; the others
+	// are zero, which means nothing.
 	Verdicts [2][2]uint64
+	Counted  model.FlowReports
 	// Drops counts packets dropped for reasons other than policy, by reason.
 	Drops map[string]uint64
 	// PortDrops counts packets dropped at the pods' ports where the data path does not report why, policy

@@ -17,6 +17,8 @@ type Features struct {
 	Bandwidth bool
 	// EgressBandwidth reports whether at least egress can be limited if Bandwidth is false.
 	EgressBandwidth bool
+	// MinEgressRate is the lowest egress rate that can be enforced, in bits per second; 0 for any.
+	MinEgressRate uint64
 	// DNS reports whether the data path configures the resolvers of pods. Where it does not, the runtime
 	// writes a file.
 	DNS bool
@@ -34,6 +36,9 @@ const (
 	DeniedFlows
 	AllFlows
 )
+
+// Verdicts returns the verdicts of the flows that are reported.
+func (r FlowReports) Verdicts() []Verdict { return []Verdict{Deny, Allow}[:min(int(r), 2)] }
 
 // Effect is what happens where a policy cannot be enforced as written.
 type Effect uint8

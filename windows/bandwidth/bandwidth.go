@@ -14,6 +14,10 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
+// MinRate is the lowest rate that is accepted, in bits per second. A user of HNS reports that it ignores limits
+// below about 10 KB/s (hcsshim#153); a pod that nothing limits must not start as one that is limited.
+const MinRate = 80_000
+
 // Policies returns the policy that limits a pod's egress; none without a limit. HNS chooses the burst. It
 // cannot limit ingress.
 func Policies(b model.Bandwidth) ([]hns.Policy, error) {

@@ -70,9 +70,18 @@ func (h *history) detach(id model.EndpointID) {
 	delete(h.attached, id)
 }
 
-// explain returns the flow event of a packet. It returns false for a packet of no pod of Isthmus, one that policy
-// allowed, and one that a deny list dropped, as such drops are only counted.
-func (h *history) explain(p *packet) (model.FlowEvent, bool) {
+// decision is who dropped a packet.
+type decision uint8
+
+// The decisions. A packet that nothing dropped, or that is of no pod of Isthmus, is of no interest.
+const (
+	byNothing decision = iota
+	byPolicy
+	byDenyList
+)
+
+// explain returns who dropped a packet, and its flow event if that is policy.
+func (h *history) explain(p *packet) (model.FlowEvent, decision) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := model.FlowEvent{Time: p.time, Direction: p.direction, Verdict: model.Deny, Src: p.src, Dst: p.dst, SrcPort: p.srcPort,
@@ -82,25 +91,28 @@ func (h *history) explain(p *packet) (model.FlowEvent, bool) {
 	}
 	versions := h.inForce(p.time)
 	if e.Endpoint, e.Pod = h.owner(p.own(), versions); e.Endpoint == "" || p.allowed {
-		return e, false
+		return e, byNothing
 	}
 	for _, v := range versions {
 		if p.direction == model.Ingress && v.state.Deny != nil && v.state.Deny.Denies(p.remote()) {
-			return e, false
+			return e, byDenyList
 		}
 	}
 	for _, v := range versions {
 		s := &v.state.Policy
 		if d := s.Decide(e.Endpoint, p.direction, p.remote(), p.protocol, p.dstPort); d.Verdict == model.Deny {
 			e.Cause, e.Class = d.Cause, s.Class(p.remote())
-			return e, true
+			return e, byPolicy
 		}
 	}
 	if len(versions) == 0 {
 		e.Cause = &model.Cause{Reason: model.ReasonPending, Direction: p.direction}
-		return e, true
+		return e, byPolicy
 	}
-	return e, p.blocked
+	if p.blocked {
+		return e, byPolicy // where the node denies more than the State
+	}
+	return e, byNothing
 }
 
 // inForce returns the States that may have decided at a time, the newest first: the last that was begun, and those

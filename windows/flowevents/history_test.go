@@ -45,19 +45,19 @@ func TestStateOfTheTime(t *testing.T) {
 		20: "second", 23: "second", 24: "second", 29: "second",
 		30: "second", 39: "second", // the third is not in force yet, and allows it
 	} {
-		e, ok := h.explain(&packet{time: at(second), direction: model.Ingress, src: remote, dst: web, protocol: model.TCP, dstPort: 80})
-		if !ok || e.Cause == nil || e.Cause.Origin.Name != want || e.Pod.Name != "web" || e.Endpoint != "web:eth0" {
-			t.Errorf("second %d: %t, %v by %v, want %s", second, ok, e.Pod, e.Cause, want)
+		e, why := h.explain(&packet{time: at(second), direction: model.Ingress, src: remote, dst: web, protocol: model.TCP, dstPort: 80})
+		if why != byPolicy || e.Cause == nil || e.Cause.Origin.Name != want || e.Pod.Name != "web" || e.Endpoint != "web:eth0" {
+			t.Errorf("second %d: %d, %v by %v, want %s", second, why, e.Pod, e.Cause, want)
 		}
 	}
 	h.applied(third, at(40))
 	p := &packet{time: at(41), direction: model.Ingress, src: remote, dst: web, protocol: model.TCP, dstPort: 80}
-	if e, ok := h.explain(p); ok {
+	if e, why := h.explain(p); why != byNothing {
 		t.Errorf("a State that is not in force any more explains a packet: %v", e.Cause)
 	}
 	p.blocked = true
-	if e, ok := h.explain(p); !ok || e.Cause != nil || e.Verdict != model.Deny {
-		t.Errorf("a packet that Windows blocked and policy allows: %t, %v", ok, e.Cause)
+	if e, why := h.explain(p); why != byPolicy || e.Cause != nil || e.Verdict != model.Deny {
+		t.Errorf("a packet that Windows blocked and policy allows: %d, %v", why, e.Cause)
 	}
 }
 
@@ -79,19 +79,19 @@ func TestAttachedPod(t *testing.T) {
 	h := history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
 	spec := dataplane.EndpointSpec{ID: "new:eth0", Pod: model.PodID{Namespace: "shop", Name: "new"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.1.9")}}
 	p := &packet{time: time.Unix(1, 0), direction: model.Egress, src: spec.IPs[0], dst: remote, protocol: model.UDP, dstPort: 53}
-	if _, ok := h.explain(p); ok {
+	if _, why := h.explain(p); why != byNothing {
 		t.Error("a packet of no known pod has an event")
 	}
 	h.attach(spec)
 	for range 2 { // without a State, and with one of other pods
-		e, ok := h.explain(p)
-		if !ok || e.Pod != spec.Pod || e.Cause.Reason != model.ReasonPending || e.Cause.Direction != model.Egress {
-			t.Errorf("%t, %+v, %v", ok, e, e.Cause)
+		e, why := h.explain(p)
+		if why != byPolicy || e.Pod != spec.Pod || e.Cause.Reason != model.ReasonPending || e.Cause.Direction != model.Egress {
+			t.Errorf("%d, %+v, %v", why, e, e.Cause)
 		}
 		h.begin(denying("other"), time.Unix(0, 0))
 	}
 	h.detach(spec.ID)
-	if _, ok := h.explain(p); ok {
+	if _, why := h.explain(p); why != byNothing {
 		t.Error("a packet of a removed pod has an event")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,10 @@ type Watcher struct {
 	history history
 
 	limited atomic.Uint64
+	// denied counts packets that policy denied, by Direction, and listed those that deny lists dropped, IPv4 and
+	// IPv6. Both include those whose events are over the limit.
+	denied, listed [2]atomic.Uint64
+
 	mu      sync.Mutex // guards the fields below
 	budgets map[budget]*rate.Limiter
 	failed  error // of the last Watch
@@ -75,9 +80,14 @@ func (w *Watcher) Watch(ctx context.Context, f func([]model.FlowEvent)) error {
 			if !ok {
 				continue
 			}
-			e, ok := w.history.explain(&p)
-			if ok && w.pays(&e) {
-				list = append(list, e)
+			e, why := w.history.explain(&p)
+			switch {
+			case why == byDenyList:
+				w.listed[family(p.remote())].Add(1)
+			case why == byPolicy:
+				if w.denied[p.direction].Add(1); w.pays(&e) {
+					list = append(list, e)
+				}
 			}
 		}
 		if len(list) > 0 {
@@ -133,9 +143,25 @@ func (w *Watcher) RemoveEndpoint(id model.EndpointID) {
 	}
 }
 
-// Counts returns the events that were not delivered.
-func (w *Watcher) Counts() dataplane.EventCounts {
-	return dataplane.EventCounts{Limited: w.limited.Load(), Lost: w.source.Lost()}
+// Count implements dataplane.Counter. It adds the packets that were denied or dropped since New, as far as Windows
+// has written events of them, and the events that were not delivered.
+func (w *Watcher) Count(c *dataplane.Counters) error {
+	c.Events = dataplane.EventCounts{Limited: w.limited.Load(), Lost: w.source.Lost()}
+	c.Counted = model.DeniedFlows
+	for _, d := range model.Directions {
+		c.Verdicts[d][model.Deny] = w.denied[d].Load()
+	}
+	c.Drops = map[string]uint64{"deny_list_ipv4": w.listed[0].Load(), "deny_list_ipv6": w.listed[1].Load()}
+	c.Facts = append(c.Facts, w.Fact())
+	return nil
+}
+
+// family returns the index of the family of an address in counters.
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
 }
 
 // Fact describes what the events show, for administrators.

@@ -95,6 +95,15 @@ func (x *lab) next(t *testing.T) string {
 	return ""
 }
 
+// counts returns the counters of the watcher.
+func (x *lab) counts(t *testing.T) (c dataplane.Counters) {
+	t.Helper()
+	if err := x.watcher.Count(&c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // end waits for the end of the watcher, and returns its error.
 func (x *lab) end(t *testing.T) error {
 	t.Helper()
@@ -144,8 +153,15 @@ func TestExplains(t *testing.T) {
 					t.Errorf("got  %s\nwant %s", got, c.want)
 				}
 			}
-			if n := x.watcher.Counts(); n != (dataplane.EventCounts{}) {
-				t.Errorf("missed %+v", n)
+			n := x.counts(t)
+			if n.Events != (dataplane.EventCounts{}) {
+				t.Errorf("missed %+v", n.Events)
+			}
+			if want := [2][2]uint64{model.Ingress: {model.Deny: 3}, model.Egress: {model.Deny: 1}}; n.Verdicts != want || n.Counted != model.DeniedFlows {
+				t.Errorf("counted %v of %d, want %v", n.Verdicts, n.Counted, want)
+			}
+			if n.Drops["deny_list_ipv4"] != 1 || n.Drops["deny_list_ipv6"] != 0 {
+				t.Errorf("deny lists dropped %v", n.Drops)
 			}
 			x.cancel()
 			if err := x.end(t); err != nil || len(x.events) > 0 {
@@ -186,8 +202,8 @@ func TestBudgets(t *testing.T) {
 			t.Fatalf("event %d is %s, want %s", i, got, want)
 		}
 	}
-	if n := x.watcher.Counts(); n.Limited != 385 {
-		t.Errorf("%d events over the limit, want 385", n.Limited)
+	if n := x.counts(t); n.Events.Limited != 385 || n.Verdicts != ([2][2]uint64{model.Ingress: {model.Deny: 400}, model.Egress: {model.Deny: 2}}) {
+		t.Errorf("%d events over the limit, want 385; counted %v", n.Events.Limited, n.Verdicts)
 	}
 	x.watcher.RemoveEndpoint("web:eth0") // the next pod of this name has a full budget
 	flood(began.Add(time.Second), 10)

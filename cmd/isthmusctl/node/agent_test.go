@@ -114,7 +114,7 @@ func (n *node) fill() {
 	n.attach()
 	n.fake.Break("c1:eth0", "routes")
 	var c dataplane.Counters
-	c.Verdicts = [2][2]uint64{{1, 2}, {3, 4}}
+	c.Counted, c.Verdicts = model.AllFlows, [2][2]uint64{{1, 2}, {3, 4}}
 	c.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
 	c.Facts = []string{"fabric routes: 3 of 3 in force, forwarding on"}
 	n.fake.SetCounters(c)

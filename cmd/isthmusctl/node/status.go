@@ -77,8 +77,8 @@ func writeStatus(out io.Writer, n *isthmusv1.GetNodeResponse, wide bool) error {
 	row("Applied", "%s", when(n.GetAppliedUnixNano()))
 	if wide {
 		row("Compiled", "%d tables, %d peer classes, %d port classes", n.GetTables(), n.GetPeerClasses(), n.GetPortClasses())
-		row("Ingress", "%d flows allowed, %d denied", n.GetIngressAllowed(), n.GetIngressDenied())
-		row("Egress", "%d flows allowed, %d denied", n.GetEgressAllowed(), n.GetEgressDenied())
+		row("Ingress", "%s", decided(n, n.GetIngressAllowed(), n.GetIngressDenied()))
+		row("Egress", "%s", decided(n, n.GetEgressAllowed(), n.GetEgressDenied()))
 	}
 	for _, m := range n.GetPathModes() {
 		row("Data path", "%s by %s (%d)", strings.ReplaceAll(m.GetPart(), "_", " "), m.GetMode(), m.GetCount())
@@ -100,6 +100,17 @@ func writeStatus(out io.Writer, n *isthmusv1.GetNodeResponse, wide bool) error {
 		row("Unsupported", "%s", u)
 	}
 	return w.Flush()
+}
+
+// decided returns how many flows of a direction were decided, as far as the node counts them.
+func decided(n *isthmusv1.GetNodeResponse, allowed, denied uint64) string {
+	switch {
+	case n.GetDeniedNotCounted():
+		return "flows are not counted"
+	case n.GetAllowedNotCounted():
+		return fmt.Sprintf("%d flows denied; allowed ones are not counted", denied)
+	}
+	return fmt.Sprintf("%d flows allowed, %d denied", allowed, denied)
 }
 
 func when(unixNano int64) string {

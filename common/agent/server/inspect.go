@@ -45,6 +45,7 @@ func nodeMessage(n agent.NodeStatus) *isthmusv1.GetNodeResponse {
 		Tables: int32(n.Tables), PeerClasses: int32(n.PeerClasses), PortClasses: int32(n.PortClasses),
 		IngressAllowed: c.Verdicts[model.Ingress][model.Allow], IngressDenied: c.Verdicts[model.Ingress][model.Deny],
 		EgressAllowed: c.Verdicts[model.Egress][model.Allow], EgressDenied: c.Verdicts[model.Egress][model.Deny],
+		AllowedNotCounted: c.Counted != model.AllFlows, DeniedNotCounted: c.Counted == model.NoFlows,
 		DeniedIpv4: uint32(c.Deny.Entries[0]), DeniedIpv6: uint32(c.Deny.Entries[1])}
 	if !n.AppliedAt.IsZero() {
 		m.AppliedUnixNano = n.AppliedAt.UnixNano()

@@ -334,9 +334,12 @@ type GetNodeResponse struct {
 	// Further facts about the data path, one per entry, as "subject: statement".
 	Facts []string `protobuf:"bytes,24,rep,name=facts,proto3" json:"facts,omitempty"`
 	// Changes by other processes that were repaired in the last hour, one per entry.
-	Repairs       []string `protobuf:"bytes,25,rep,name=repairs,proto3" json:"repairs,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Repairs []string `protobuf:"bytes,25,rep,name=repairs,proto3" json:"repairs,omitempty"`
+	// The data path does not count flows that it allows, or denies: fields 15 to 18 mean nothing there.
+	AllowedNotCounted bool `protobuf:"varint,26,opt,name=allowed_not_counted,json=allowedNotCounted,proto3" json:"allowed_not_counted,omitempty"`
+	DeniedNotCounted  bool `protobuf:"varint,27,opt,name=denied_not_counted,json=deniedNotCounted,proto3" json:"denied_not_counted,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -542,6 +545,20 @@ func (x *GetNodeResponse) GetRepairs() []string {
 		return x.Repairs
 	}
 	return nil
+}
+
+func (x *GetNodeResponse) GetAllowedNotCounted() bool {
+	if x != nil {
+		return x.AllowedNotCounted
+	}
+	return false
+}
+
+func (x *GetNodeResponse) GetDeniedNotCounted() bool {
+	if x != nil {
+		return x.DeniedNotCounted
+	}
+	return false
 }
 
 // PathMode is the mode of one part of the data path.
@@ -1455,7 +1472,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\vegress_rate\x18\x03 \x01(\x04R\n" +
 	"egressRate\x12!\n" +
 	"\fegress_burst\x18\x04 \x01(\x04R\vegressBurst\"\x10\n" +
-	"\x0eGetNodeRequest\"\xbd\x06\n" +
+	"\x0eGetNodeRequest\"\x9b\a\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02os\x18\x02 \x01(\tR\x02os\x12\x18\n" +
@@ -1486,7 +1503,9 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"path_modes\x18\x17 \x03(\v2\x14.isthmus.v1.PathModeR\tpathModes\x12\x14\n" +
 	"\x05facts\x18\x18 \x03(\tR\x05facts\x12\x18\n" +
-	"\arepairs\x18\x19 \x03(\tR\arepairs\"H\n" +
+	"\arepairs\x18\x19 \x03(\tR\arepairs\x12.\n" +
+	"\x13allowed_not_counted\x18\x1a \x01(\bR\x11allowedNotCounted\x12,\n" +
+	"\x12denied_not_counted\x18\x1b \x01(\bR\x10deniedNotCounted\"H\n" +
 	"\bPathMode\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x14\n" +
