@@ -182,3 +182,45 @@ func TestResolve(t *testing.T) {
 		t.Errorf("denied by %v, want that policy is not known yet", e.Cause)
 	}
 }
+
+// TestResolveAfterEdits checks that rules of a later edit never explain an event, although table and epoch stay.
+// The causes may be unknown after a start, or so many versions may have followed that those of the event are gone.
+func TestResolveAfterEdits(t *testing.T) {
+	resolve := func(h *events.History, at time.Duration) model.FlowEvent {
+		t.Helper()
+		r, err := events.Decode(raw(t, sample()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Time, r.Table, r.Epoch, r.ID = at, 9, 17, bpfobj.CountEgressDeny
+		return h.Resolve(r, time.Time{})
+	}
+	h := &events.History{}
+	first := version(1*time.Second, 9, 17, state(nil))
+	first.Slots[3] = events.Slot{Endpoint: "a:eth0", Table: 9, Epoch: 17} // maps name no pods
+	h.Add(first)
+	h.Add(version(2*time.Second, 9, 17, state(old)))
+	h.Add(version(4*time.Second, 9, 17, state(fresh)))
+	for at, want := range map[time.Duration]*model.Cause{time.Second / 2: old, time.Second: old, 3 * time.Second: old, 5 * time.Second: fresh} {
+		if e := resolve(h, at); e.Cause != want || e.Pod != web {
+			t.Errorf("an event after %s: pod %s, cause %v, want %v", at, e.Pod, e.Cause, want)
+		}
+	}
+	for n := range 15 { // the versions of 1 and 2 s are gone
+		h.Add(version(time.Duration(10+n)*time.Second, 9, 17, state(fresh)))
+	}
+	for at, want := range map[time.Duration]*model.Cause{3 * time.Second: nil, 5 * time.Second: fresh} {
+		if e := resolve(h, at); e.Cause != want {
+			t.Errorf("an event after %s, of which versions are gone: cause %v, want %v", at, e.Cause, want)
+		}
+	}
+	// Another pod has the slot later, with the same table.
+	h = &events.History{}
+	h.Add(version(1*time.Second, 9, 17, state(old)))
+	later := version(2*time.Second, 9, 18, state(old))
+	later.Slots[3] = events.Slot{Endpoint: "b:eth0", Pod: model.PodID{Namespace: "shop", Name: "b"}, Table: 9, Epoch: 18}
+	h.Add(later)
+	if e := resolve(h, 1500*time.Millisecond); e.Pod != web || e.Cause != old {
+		t.Errorf("before another pod had the slot: pod %s, cause %v", e.Pod, e.Cause)
+	}
+}

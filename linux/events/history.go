@@ -36,6 +36,8 @@ const versions = 16
 type History struct {
 	mutex    sync.Mutex
 	versions []Version // oldest first
+	// forgot is true if there were older ones.
+	forgot bool
 }
 
 // Add records the policy that holds from now on. Call it before the maps are written, so that
@@ -44,7 +46,7 @@ func (h *History) Add(v Version) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if len(h.versions) == versions {
-		h.versions = slices.Delete(h.versions, 0, 1)
+		h.versions, h.forgot = slices.Delete(h.versions, 0, 1), true
 	}
 	h.versions = append(h.versions, v)
 }
@@ -62,11 +64,17 @@ func (h *History) Resolve(r Record, when time.Time) model.FlowEvent {
 	}
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
+	known := !decided
 	for _, v := range h.decidedBy(r) {
 		s := v.Slots[r.Slot]
-		e.Endpoint, e.Pod = s.Endpoint, s.Pod
-		if decided && e.Cause == nil {
-			e.Cause = cause(v.State, s, r, verdict)
+		if e.Endpoint == "" {
+			e.Endpoint = s.Endpoint
+		}
+		if e.Endpoint == s.Endpoint && e.Pod == (model.PodID{}) { // a slot that was read back has no pod
+			e.Pod = s.Pod
+		}
+		if !known {
+			e.Cause, known = cause(v.State, s, r, verdict)
 		}
 	}
 	if e.Endpoint != "" {
@@ -80,33 +88,35 @@ func (h *History) Resolve(r Record, when time.Time) model.FlowEvent {
 	return e
 }
 
-// decidedBy returns the versions that can explain a record, the best first. The best is the version
-// of its time, if the slot had its epoch there. Next is the newest version with that epoch: a
-// State that was read back after a start has no causes. Last is the newest version with the same
-// table, which stands for the same rules, although a start assigns new epochs.
+// decidedBy returns the versions that can explain a record, the best first. The best are those in which the slot had its
+// epoch. Next are those with the same table, which stands for the same rules, although a start assigns new epochs. A
+// record from before all kept versions has none: its rules are not known any more.
 func (h *History) decidedBy(r Record) []*Version {
-	if r.Epoch == 0 {
-		return nil // the program read no slot
+	if r.Epoch == 0 { // the program read no slot
+		return nil
 	}
-	var then, newest, table *Version
+	if h.forgot && r.Time < h.versions[0].From {
+		return nil
+	}
+	return append(h.since(r, func(s Slot) bool { return s.Table == r.Table && s.Epoch == r.Epoch }),
+		h.since(r, func(s Slot) bool { return s.Table == r.Table && policymap.TableNumber(s.Table) != policymap.DenyAll })...)
+}
+
+// since returns the version of the time of a record, among those whose slot is wanted, and then the later ones, the oldest
+// first. A later version did not decide, but stands for a State without causes that was read back after a start. A newer
+// one than needed may have other rules in the same table.
+func (h *History) since(r Record, wanted func(Slot) bool) (list []*Version) {
 	for i := range h.versions {
 		v := &h.versions[i]
-		s, ok := v.Slots[r.Slot]
-		if !ok || s.Table != r.Table {
+		if s, ok := v.Slots[r.Slot]; !ok || !wanted(s) {
 			continue
 		}
-		if policymap.TableNumber(s.Table) != policymap.DenyAll {
-			table = v
+		if v.From <= r.Time {
+			list = list[:0] // an earlier version did not decide
 		}
-		if s.Epoch != r.Epoch {
-			continue
-		}
-		newest = v
-		if then == nil || v.From <= r.Time {
-			then = v
-		}
+		list = append(list, v)
 	}
-	return slices.DeleteFunc([]*Version{then, newest, table}, func(v *Version) bool { return v == nil })
+	return list
 }
 
 // at returns the version of a time, or the oldest version.
@@ -125,16 +135,16 @@ func owns(s *model.State, id model.EndpointID, r Record) bool {
 	return slices.Contains(s.Policy.Endpoints[id].IPs, r.own())
 }
 
-// cause finds the cause of a verdict in a State. It returns nil if the State has no causes, as
-// after a restart, or another verdict, as while a table changes.
-func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) *model.Cause {
+// cause finds the cause of a verdict in a State; nil if the State has another verdict, as while a table changes. It
+// returns false if the State has no causes, as after a restart.
+func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) (c *model.Cause, known bool) {
 	endpoint, ok := s.Policy.Endpoints[slot.Endpoint]
 	table := s.Policy.Tables[endpoint.Table]
 	if !ok || table == nil {
 		if verdict == model.Deny {
-			return &model.Cause{Reason: model.ReasonPending, Direction: r.Direction}
+			return &model.Cause{Reason: model.ReasonPending, Direction: r.Direction}, true
 		}
-		return nil
+		return nil, false
 	}
 	port := r.DstPort
 	if !r.Protocol.HasPorts() {
@@ -142,7 +152,7 @@ func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) *model.Ca
 	}
 	d := table.Sides[r.Direction].Row(r.Class).Cell(s.Policy.PortClass(r.Protocol, port))
 	if d.Verdict != verdict {
-		return nil
+		return nil, d.Cause != nil
 	}
-	return d.Cause
+	return d.Cause, d.Cause != nil
 }
