@@ -144,6 +144,8 @@ func comparisonSuites() []suite {
 		}},
 		{name: "hubble", steps: []step{
 			{packages: []string{"./common/relay"}, flags: []string{"-count=1", "-timeout=5m", "-v", "-run=^TestKilledNode$"}},
+			{dir: "test/otlp", vet: true, packages: []string{"."}},
+			{dir: "test/otlp", packages: []string{"."}, flags: []string{"-count=1", "-timeout=5m", "-v"}},
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestHubble$"}, env: []string{"ISTHMUS_HUBBLE=1"}},
 		}},
 		{name: "page", steps: []step{
