@@ -323,7 +323,9 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if err != nil {
 		return dataplane.Counters{}, err
 	}
-	c := dataplane.Counters{Counted: model.AllFlows, Repairs: b.repairs.Load(), Repaired: b.repaired.Last(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
+	c := dataplane.Counters{
+		Counted: model.AllFlows, Repairs: b.repairs.Load(), Repaired: b.repaired.Last(), Drops: make(map[string]uint64, len(bpfobj.DropReasons)),
+	}
 	for _, d := range model.Directions {
 		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
 	}

@@ -139,7 +139,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 
 // Features returns the capabilities of this HNS.
 func (b *Backend) Features() model.Features {
-	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true, MinEgressRate: bandwidth.MinRate, DNS: true}
+	f := model.Features{
+		OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true, MinEgressRate: bandwidth.MinRate, DNS: true,
+	}
 	if b.flows != nil {
 		f.Flows = model.DeniedFlows
 	}
