@@ -145,7 +145,12 @@ func (l *lab) makeFabric() error {
 	if l.fabric, err = netns.New(l.fabric.Path()); err != nil {
 		return err
 	}
-	lines := []string{"ip link set lo up", "ip link add fabric type bridge", "sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv6.conf.all.forwarding=0"}
+	// Without an address of its own, the bridge takes another one when a node leaves, and all nodes have a wrong
+	// neighbour entry for a while.
+	lines := []string{
+		"ip link set lo up", "ip link add fabric address 02:00:ac:1e:00:01 type bridge",
+		"sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv6.conf.all.forwarding=0",
+	}
 	for _, n := range l.networks {
 		lines = append(lines, "ip address add "+n.fabric.String()+" dev fabric"+noDetection(n))
 	}

@@ -161,8 +161,12 @@ func (l *lab) reach(ctx context.Context) error {
 func (l *lab) answers(n *node) error {
 	for _, a := range n.addresses {
 		at := netip.AddrPortFrom(a, hostPort)
-		if ok, err := passes(l.fabric, at); err != nil || !ok {
-			return fmt.Errorf("host port %s does not answer: %w", at, err)
+		ok, err := passes(l.fabric, at)
+		if err != nil {
+			return fmt.Errorf("connect to host port %s: %w", at, err)
+		}
+		if !ok {
+			return fmt.Errorf("host port %s does not answer", at)
 		}
 	}
 	return nil
