@@ -174,7 +174,7 @@ func (e *exercise) stopAgent(n *cluster.Node) {
 	if err := n.Kill(); err != nil {
 		e.t.Fatal(err)
 	}
-	e.names("an agent that is stopped", n, []string{"status"}, 1, "connect to the agent", "start isthmus-agent")
+	e.names("an agent that is stopped", n, []string{"status"}, 2, "connect to the agent", "start isthmus-agent")
 	if err := n.Start(); err != nil {
 		e.t.Fatal(err)
 	}
