@@ -21,6 +21,7 @@ import (
 // applyOnce makes one attempt of Apply. The keys of refused are the endpoints whose lists HNS refuses; a
 // value is true if the list names SCTP.
 func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []model.Unsupported, refused map[model.EndpointID]bool, err error) {
+	b.adoptAddresses()
 	unfinished := b.hns.Unfinished() // before anything is read
 	maps.DeleteFunc(b.late, func(o hns.Object, _ []hns.ACL) bool { return !unfinished[o] })
 	n, list, err := b.ensureNetwork(ctx)

@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostaddr"
 	"github.com/isthmus-net/isthmus/windows/outbound"
 	"github.com/isthmus-net/isthmus/windows/prepared"
 )
@@ -43,6 +44,8 @@ type Backend struct {
 	components dataplane.Components
 	fabric     *fabric.Fabric
 	deny       *denylist.DenyList
+	// addresses follows the addresses of the host. The options have those of the last Apply.
+	addresses *hostaddr.Watch
 	// flows explains drops; nil without events of Windows.
 	flows *flowevents.Watcher
 	// created maps the GUID of an attached
@@ -71,6 +74,7 @@ var (
 	_ dataplane.Announcer = (*Backend)(nil)
 	_ dataplane.Faulty    = (*Backend)(nil)
 	_ dataplane.Preparer  = (*Backend)(nil)
+	_ dataplane.Dependent = (*Backend)(nil)
 )
 
 // New opens the data path. It checks that HNS supports the Config, and creates or adopts the network. It
@@ -109,13 +113,10 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if !v.Supports(hns.DirectServerReturn) {
 		log.Warn("this HNS has no direct server return: policies see the node instead of the pod behind a service", "hns", v.String())
 	}
+	b.addresses = hostaddr.New(c.HostAddresses)
+	b.addresses.Sync(time.Now())
 	b.options = acl.Options{Sets: v.Supports(hns.Sets) && c.usesSets(), NoIPv6: !v.Supports(hns.DualStack), MaxRules: c.MaxRules,
-		Node: slices.Concat(c.NodeAddresses, c.HostAddresses)}.Defaults()
-	if c.Mode == L2Bridge {
-		for _, p := range c.PodCIDRs {
-			b.options.Node = append(b.options.Node[:len(b.options.Node):len(b.options.Node)], hostAddress(p))
-		}
-	}
+		Node: b.nodeAddresses()}.Defaults()
 	if err := b.options.Validate(); err != nil {
 		return nil, fmt.Errorf("configure windows backend: %w", err)
 	}
@@ -176,9 +177,10 @@ func (m *meter) add(id string, now hns.Stats) {
 }
 
 // Idle implements dataplane.Backend. It removes objects of calls that timed out, syncs the components,
-// restores routes of the host, and gives endpoints new exceptions of NAT.
+// restores routes of the host, reads the host's addresses, and gives endpoints new exceptions of NAT.
 func (b *Backend) Idle(ctx context.Context) (bool, error) {
 	defer b.noteModes()
+	b.addresses.Sync(time.Now())
 	more, err := b.syncNAT(ctx, time.Now())
 	return more, errors.Join(b.removeOrphans(ctx), b.components.Sync(ctx, time.Now()), b.restoreRoutes(), err)
 }

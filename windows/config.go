@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostaddr"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
@@ -60,10 +61,10 @@ type Config struct {
 	// NodeAddresses are the node's underlay addresses. They reach all pods. The IPv4 one is the tunnel
 	// endpoint of Overlay.
 	NodeAddresses []netip.Addr
-	// HostAddresses are further addresses of the host from which its programs may reach pods: a kubelet
+	// HostAddresses follows further addresses of the host from which its programs may reach pods: a kubelet
 	// probes from the source address of its route. They reach all pods, unless the State assigns one to a
 	// pod.
-	HostAddresses []netip.Addr
+	HostAddresses hostaddr.Config
 	// Adapter is the name of the physical adapter; if empty HNS chooses one.
 	Adapter string
 	// VNI is the VXLAN network identifier of Overlay.
@@ -178,11 +179,11 @@ func (c Config) Validate() error {
 	if c.Sets != SetsAuto && c.Sets != SetsOn && c.Sets != SetsOff {
 		bad("sets %q: want auto, on or off", c.Sets)
 	}
-	errs = append(errs, c.validatePodCIDRs()...)
+	errs = append(errs, append(c.validatePodCIDRs(), c.HostAddresses.Validate())...)
 	if err := c.EventLimits.Validate(); c.Events != nil && err != nil {
 		errs = append(errs, err)
 	}
-	for _, a := range slices.Concat(c.NodeAddresses, c.HostAddresses) {
+	for _, a := range c.NodeAddresses {
 		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() {
 			bad("node address %s: want an address that other nodes reach", a)
 		}

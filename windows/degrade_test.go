@@ -129,28 +129,6 @@ func TestSetsAreTurnedOff(t *testing.T) {
 	}
 }
 
-// TestHostAddressesReachPods checks a host with several addresses: its programs, such as a kubelet
-// that probes, may use any of them. An address of a pod counts as the pod's.
-func TestHostAddressesReachPods(t *testing.T) {
-	c := bridgeConfig()
-	c.HostAddresses = []netip.Addr{netip.MustParseAddr("172.16.0.5"), netip.MustParseAddr("10.0.3.9")}
-	n := newNode(t, hns.Server2022, c)
-	spec := n.spec("c1", "10.0.1.7")
-	n.add(spec)
-	state := peerState(spec, "10.0.3.3")
-	state.Policy.Addresses = state.Policy.Addresses.With(c.HostAddresses[1], 0)
-	n.apply(state)
-	for from, want := range map[string]bool{"192.168.0.1": true, "172.16.0.5": true, "172.16.0.6": false, "10.0.3.9": false} {
-		if got := n.passes(spec.ID, from); got != want {
-			t.Errorf("from %s: passes %t, want %t", from, got, want)
-		}
-	}
-	c.HostAddresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-	if _, err := windows.New(ctx, c, hnstest.NewFake(hns.Server2022), discard); err == nil {
-		t.Error("a loopback address was taken")
-	}
-}
-
 // TestWhereSetsAreUsed checks that overlay networks get no sets by default: no product is known to
 // use them there.
 func TestWhereSetsAreUsed(t *testing.T) {

@@ -16,7 +16,7 @@ var _ dataplane.Faulty = (*Backend)(nil)
 
 // Faults implements dataplane.Faulty.
 func (b *Backend) Faults() []string {
-	return slices.Concat(b.components.Problems(), b.natProblems(), b.idle, b.misresolved)
+	return slices.Concat(b.components.Problems(), b.natProblems(), b.addresses.Problems(), b.idle, b.misresolved)
 }
 
 // checkStates returns the attached endpoints that HNS has stopped serving, by GUID in lower case. It

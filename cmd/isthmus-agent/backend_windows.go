@@ -52,9 +52,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if c.Mode == windows.Overlay { // overlay networks have no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}
-		if c.HostAddresses, err = hostAddresses(); err != nil {
-			log.Warn("list addresses of the host; only those of the Node object reach all pods", "error", err)
-		}
+		c.HostAddresses.Read = hostAddresses
 		c.ServiceCIDRs, c.NoOutboundNAT = o.services, !o.fabric.Masquerade
 		if len(o.cluster) > 0 { // else they follow from the Nodes
 			c.OutboundNATExceptions = slices.Concat(o.cluster, o.services)
@@ -77,10 +75,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 func openForeign(ctx context.Context, o *options, node model.Node, client hns.Client, observe func(hns.Call),
 	step func(string), log *slog.Logger) (dataplane.Backend, error) {
 	c := foreign.Config{NodeAddresses: node.Addresses, File: foreignFile(o), CallDeadline: o.hnsTimeout, Observe: observe, Step: step}
-	var err error
-	if c.HostAddresses, err = hostAddresses(); err != nil {
-		log.Warn("list addresses of the host; only those of the Node object reach all pods", "error", err)
-	}
+	c.HostAddresses.Read = hostAddresses
 	return foreign.New(ctx, c, client, log)
 }
 

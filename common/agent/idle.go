@@ -30,6 +30,9 @@ func (l *loop) idle() {
 	ctx, cancel := l.opContext()
 	defer cancel()
 	more, err := l.backend.Idle(ctx)
+	if d, ok := l.backend.(dataplane.Dependent); ok && l.enforced.at.IsZero() && d.Outdated() {
+		l.enforced.changed(now, l.cfg)
+	}
 	switch {
 	case err != nil:
 		l.log.Warn("run background work of the data path; retrying", "error", err)

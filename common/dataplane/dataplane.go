@@ -74,6 +74,14 @@ type Faulty interface {
 	Faults() []string
 }
 
+// Dependent is implemented by a Backend whose decisions also depend on data that it reads from the system itself,
+// such as the addresses of the host.
+type Dependent interface {
+	// Outdated reports whether that data has changed since the last Apply. The agent calls it after Idle, from the
+	// same goroutine. It then applies the State again.
+	Outdated() bool
+}
+
 // Starter is implemented by a Backend that attaches several pods faster in parallel than one after another.
 type Starter interface {
 	// Starts is the largest number of attachments that may be started and not finished.

@@ -42,6 +42,7 @@ type DenyList struct {
 	noIPv6 bool
 
 	set      *model.DenySet
+	stale    bool // the exempt addresses have changed since Apply
 	acls     []hns.ACL
 	problems []model.Unsupported
 
@@ -60,12 +61,15 @@ func New(exempt []netip.Addr, noIPv6 bool) *DenyList {
 	return &DenyList{exempt: exempt, noIPv6: noIPv6}
 }
 
+// SetExempt replaces the addresses that are never denied, from the next Apply on.
+func (d *DenyList) SetExempt(exempt []netip.Addr) { d.exempt, d.stale = exempt, true }
+
 // Apply computes the ACLs. It reports what each list does not deny.
 func (d *DenyList) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
-	if s.Deny == d.set {
+	if s.Deny == d.set && !d.stale {
 		return d.problems, nil
 	}
-	d.set, d.acls, d.problems = s.Deny, nil, nil
+	d.stale, d.set, d.acls, d.problems = false, s.Deny, nil, nil
 	var entries [2]int
 	if s.Deny != nil {
 		ranges := d.ranges(s.Deny)

@@ -24,6 +24,10 @@ import (
 // Apply implements dataplane.Backend. A list that gives the right verdicts stays, since a write may reset
 // connections.
 func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+	if b.Outdated() {
+		b.options.Node = b.nodeAddresses()
+		b.deny.SetExempt(b.options.Node)
+	}
 	unsupported, err := b.deny.Apply(ctx, s)
 	if err != nil {
 		return nil, fmt.Errorf("apply: %w", err)
@@ -192,8 +196,10 @@ func sameJSON(a, b json.RawMessage) bool {
 	return errP == nil && errQ == nil && bytes.Equal(p, q)
 }
 
-// Idle implements dataplane.Backend. It follows endpoints that other programs recreate or change.
+// Idle implements dataplane.Backend. It follows endpoints that other programs recreate or change, and the addresses
+// of the host.
 func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
+	b.addresses.Sync(time.Now())
 	if len(b.wanted) == 0 {
 		return false, nil
 	}

@@ -13,12 +13,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostaddr"
 )
 
 // Backend enforces policy on the endpoints of other plugins.
@@ -31,6 +33,8 @@ type Backend struct {
 	lowerer  acl.Lowerer
 	deny     *denylist.DenyList
 	registry *registry
+	// addresses follows the addresses of the host. The options have those of the last Apply.
+	addresses *hostaddr.Watch
 	// wanted are the lists of the last Apply, without the priorities beside those of others.
 	wanted map[model.EndpointID][]hns.ACL
 	// refused are the problems of endpoints on which policy is not in force.
@@ -41,9 +45,10 @@ type Backend struct {
 }
 
 var (
-	_ dataplane.Backend = (*Backend)(nil)
-	_ dataplane.Finder  = (*Backend)(nil)
-	_ dataplane.Faulty  = (*Backend)(nil)
+	_ dataplane.Backend   = (*Backend)(nil)
+	_ dataplane.Finder    = (*Backend)(nil)
+	_ dataplane.Faulty    = (*Backend)(nil)
+	_ dataplane.Dependent = (*Backend)(nil)
 )
 
 // New opens the data path. It changes nothing.
@@ -64,7 +69,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		return nil, fmt.Errorf("hns %s is too old: install the updates of this Windows release (9.2 is needed)", b.version)
 	}
 	// Sets are objects of a network, and the networks are those of others.
-	b.options = acl.Options{NoIPv6: !b.version.Supports(hns.DualStack), MaxRules: c.MaxRules, Node: slices.Concat(c.NodeAddresses, c.HostAddresses)}.Defaults()
+	b.addresses = hostaddr.New(c.HostAddresses)
+	b.addresses.Sync(time.Now())
+	b.options = acl.Options{NoIPv6: !b.version.Supports(hns.DualStack), MaxRules: c.MaxRules, Node: b.nodeAddresses()}.Defaults()
 	if err := b.options.Validate(); err != nil {
 		return nil, fmt.Errorf("configure windows backend: %w", err)
 	}
@@ -211,5 +218,13 @@ func (b *Backend) Faults() (all []string) {
 	for _, id := range slices.Sorted(maps.Keys(b.refused)) {
 		all = append(all, fmt.Sprintf("endpoint %s: policy is NOT enforced: %s", id, b.refused[id]))
 	}
-	return all
+	return append(all, b.addresses.Problems()...)
 }
+
+// nodeAddresses returns the addresses of the node that reach all its pods, besides those that the State has.
+func (b *Backend) nodeAddresses() []netip.Addr {
+	return slices.Concat(b.config.NodeAddresses, b.addresses.Addresses())
+}
+
+// Outdated implements dataplane.Dependent.
+func (b *Backend) Outdated() bool { return !slices.Equal(b.nodeAddresses(), b.options.Node) }

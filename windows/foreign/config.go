@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostaddr"
 )
 
 // Config configures a Backend.
 type Config struct {
-	// NodeAddresses are those of the node, and HostAddresses further ones of the host: they reach every pod.
-	NodeAddresses, HostAddresses []netip.Addr
+	// NodeAddresses are those of the node. HostAddresses follows further ones of the host. They reach every pod.
+	NodeAddresses []netip.Addr
+	HostAddresses hostaddr.Config
 	// MaxRules bounds the ACLs of one endpoint; 0 is the default of package acl.
 	MaxRules int
 	// File records which endpoint belongs to which pod.
@@ -34,6 +36,7 @@ func (c Config) Validate() error {
 	if c.File != "" && !filepath.IsAbs(c.File) {
 		errs = append(errs, fmt.Errorf("file %q: give an absolute path", c.File))
 	}
+	errs = append(errs, c.HostAddresses.Validate())
 	if c.CallDeadline < 0 {
 		errs = append(errs, fmt.Errorf("call deadline %s: must be positive", c.CallDeadline))
 	}
