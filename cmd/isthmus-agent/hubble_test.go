@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -61,13 +62,16 @@ func TestHubble(t *testing.T) {
 		if s, err := client.ServerStatus(ctx, &observer.ServerStatusRequest{}); err != nil || s.GetMaxFlows() != 64 {
 			t.Errorf("%s: %v, %v", name, s, err)
 		}
-		stream, err := client.GetFlows(ctx, &observer.GetFlowsRequest{Number: 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		// Until the data path is open, that is the reason.
 		const why = "does not report single flows"
-		if got, err := stream.Recv(); err != nil || !strings.Contains(got.GetNodeStatus().GetMessage(), why) {
-			t.Errorf("%s: %v, %v, want %q", name, got, err, why)
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			got, err := firstFlow(ctx, client)
+			if strings.Contains(got.GetNodeStatus().GetMessage(), why) {
+				break
+			}
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("%s: %v, %v, want %q", name, got, err, why)
+			}
 		}
 		peers, err := peer.NewPeerClient(conn).Notify(ctx, &peer.NotifyRequest{})
 		if err != nil {
@@ -83,4 +87,13 @@ func TestHubble(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the socket is left")
 	}
+}
+
+// firstFlow returns the first answer to a request for flows.
+func firstFlow(ctx context.Context, client observer.ObserverClient) (*observer.GetFlowsResponse, error) {
+	stream, err := client.GetFlows(ctx, &observer.GetFlowsRequest{Number: 20})
+	if err != nil {
+		return nil, err
+	}
+	return stream.Recv()
 }
