@@ -37,6 +37,7 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 		errs: make(map[model.EndpointID][]error), refused: make(map[model.EndpointID]bool)}
 	x.plan = plan
 	x.repairSets()
+	x.noteWrites(s)
 	if err := x.run(ctx); err != nil {
 		return unsupported, x.refused, fmt.Errorf("apply: %w", errors.Join(err, failed))
 	}
@@ -46,6 +47,7 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 		}
 	}
 	x.blameUnfinished()
+	x.noteInstalled(s)
 	return unsupported, x.refused, errors.Join(x.err(), failed)
 }
 

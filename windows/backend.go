@@ -48,6 +48,8 @@ type Backend struct {
 	addresses *hostaddr.Watch
 	// flows explains drops; nil without events of Windows.
 	flows *flowevents.Watcher
+	// counters counts packets by rule; nil if that is not wanted.
+	counters *ruleCounters
 	// created maps the GUID of an attached
 	// endpoint that is not connected to the time since when. idle are the problems of those endpoints.
 	created map[string]time.Time
@@ -135,6 +137,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if err := b.restoreRoutes(); err != nil {
 		log.Info("routes of the host are not restored yet", "error", err) // Idle retries
 	}
+	b.startCounters()
 	return b, nil
 }
 
@@ -156,7 +159,10 @@ func (b *Backend) Features() model.Features {
 func (b *Backend) InForce(context.Context) (*model.State, error) { return nil, nil }
 
 // Close closes the components; HNS continues.
-func (b *Backend) Close() error { return b.components.Close() }
+func (b *Backend) Close() error {
+	b.stopCounters()
+	return b.components.Close()
+}
 
 // meter adds up the counts of endpoints, including deleted ones, since the process started.
 type meter struct {
@@ -220,6 +226,9 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 	b.mu.Unlock()
 	if b.flows != nil {
 		errs = append(errs, b.flows.Count(&c))
+	}
+	if b.counters != nil {
+		c.Facts = append(c.Facts, b.counters.Fact())
 	}
 	err = errors.Join(append(errs, b.components.Count(&c))...)
 	return c, err

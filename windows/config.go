@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostaddr"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
+	"github.com/isthmus-net/isthmus/windows/rulecounters"
 )
 
 // Mode is the kind of connectivity to pods of other nodes.
@@ -105,6 +106,9 @@ type Config struct {
 	// Events are the events of Windows that explain drops; nil for none. EventLimits bound those of a pod.
 	Events      etw.Source
 	EventLimits flowevents.Limits
+	// RuleCounters runs vfpctrl to count packets by rule, at this interval; nil for none.
+	RuleCounters        rulecounters.Runner
+	RuleCounterInterval time.Duration
 	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.
 	MaxRules int
 	// Observe, if set, is called after every attempt of a call to HNS.
@@ -182,6 +186,9 @@ func (c Config) Validate() error {
 	errs = append(errs, append(c.validatePodCIDRs(), c.HostAddresses.Validate())...)
 	if err := c.EventLimits.Validate(); c.Events != nil && err != nil {
 		errs = append(errs, err)
+	}
+	if c.RuleCounters != nil && c.RuleCounterInterval < rulecounters.MinInterval {
+		bad("interval of rule counters %s: give at least %s", c.RuleCounterInterval, rulecounters.MinInterval)
 	}
 	for _, a := range c.NodeAddresses {
 		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() {

@@ -2,7 +2,14 @@
 
 package windows
 
-import "github.com/isthmus-net/isthmus/common/dataplane"
+import (
+	"context"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+)
 
 // AddComponent appends a component to the list of makeComponents.
 func (b *Backend) AddComponent(c dataplane.Component) { b.components = append(b.components, c) }
+
+// CountRules makes a pass of the counters of rules.
+func (b *Backend) CountRules(ctx context.Context) { b.counters.Pass(ctx) }

@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
+	"github.com/isthmus-net/isthmus/windows/rulecounters"
 )
 
 // newBackend returns the opener of the HNS data path, whose network needs the node's ranges. HNS may need a
@@ -64,6 +65,12 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 				return nil, err
 			}
 			c.EventLimits = eventLimits(&o.flows)
+		}
+		if o.ruleCounters > 0 {
+			if c.RuleCounters, err = rulecounters.System(); err != nil {
+				return nil, err
+			}
+			c.RuleCounterInterval = o.ruleCounters
 		}
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
 		return windows.New(ctx, c, client, log)

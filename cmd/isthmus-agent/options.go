@@ -76,6 +76,7 @@ type options struct {
 
 	hnsTimeout     time.Duration // Windows
 	hnsParallel    int           // Windows
+	ruleCounters   time.Duration // Windows
 	endpointPool   string        // Windows
 	windowsService bool          // Windows
 
@@ -118,7 +119,7 @@ const (
 
 // fullOnly are the flags that have no meaning with --mode=policy.
 var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni",
-	"vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink", "hns-network", "hns-mode", "hns-sets", "hns-parallel", "endpoint-pool",
+	"vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink", "hns-network", "hns-mode", "hns-sets", "hns-parallel", "rule-counters", "endpoint-pool",
 	"cluster-cidr", "service-cidr", "keep-route"}
 
 // reportNone is the value of --report that excludes others; reports are the other values.
@@ -138,7 +139,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"forwarding", "host-ports-from-node", "masquerade-exception", "other-engine"}
-	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "endpoint-pool", "cluster-cidr",
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "rule-counters", "endpoint-pool", "cluster-cidr",
 		"service-cidr", "keep-route", "windows-service"}
 )
 
@@ -157,7 +158,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.report, "report", reports[:3], "what to write to the API server about policies that are not enforced exactly: "+
 		"conditions (of policies), events, node (a condition of the Node), or none")
 	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty disables them")
-	f.IntVar(&o.ruleMetrics, "rule-metrics", 0, "maximum number of rules of policy whose new flows are metrics, isthmus_rule_hits_total; 0 disables them")
+	f.IntVar(&o.ruleMetrics, "rule-metrics", 0, "maximum number of rules of policy whose new flows are metrics, isthmus_rule_hits_total (on Windows packets, isthmus_rule_packets_total, which needs --rule-counters); 0 disables them")
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "minimum time before the address of a deleted pod is reused")
 	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "interval of comparing installed with intended state and repairing differences; 0 disables it")
@@ -185,6 +186,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: use address sets (HNS 13 and newer) in ACLs: auto (on l2bridge), on, or off (ACL lists then change whenever pods come or go)")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: timeout of one HNS call")
+	f.DurationVar(&o.ruleCounters, "rule-counters", 0, "Windows: interval at which vfpctrl.exe is run for each pod, to count packets by rule of policy; 10s or more, 0 disables it")
 	f.IntVar(&o.hnsParallel, "hns-parallel", 4, fmt.Sprintf("Windows: pods that are attached in parallel, 1 to %d", maxParallel))
 	f.StringVar(&o.endpointPool, "endpoint-pool", "off", "Windows: HNS endpoints that are prepared for pods to come: auto (as many as pods start within a minute), a number, or off")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside of this and --service-cidr is masqueraded (repeatable; without it the ranges follow from the Nodes)")
@@ -323,6 +325,9 @@ func (o *options) checkHNS() (all error) {
 	}
 	if o.hnsTimeout < time.Second {
 		wrong("--hns-timeout %s: give 1s or more", o.hnsTimeout)
+	}
+	if o.ruleCounters != 0 && o.ruleCounters < 10*time.Second {
+		wrong("--rule-counters %s: give 10s or more, or 0", o.ruleCounters)
 	}
 	if o.hnsParallel < 1 || o.hnsParallel > maxParallel {
 		wrong("--hns-parallel %d: give 1 to %d", o.hnsParallel, maxParallel)

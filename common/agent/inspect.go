@@ -224,7 +224,7 @@ func (l *loop) dumpCounts(b *inspect.Bundle) {
 		b.About.Notes = append(b.About.Notes, "there are no numbers of rules: "+oneLine(err))
 		return
 	}
-	b.Counts = &inspect.Counts{Others: read.Others, Past: read.Past, Shared: read.Shared}
+	b.Counts = &inspect.Counts{Packets: read.Packets, Others: read.Others, Past: read.Past, Shared: read.Shared}
 	for _, c := range read.Causes {
 		b.Counts.Causes = append(b.Counts.Causes, inspect.Count(c))
 	}

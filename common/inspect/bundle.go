@@ -109,9 +109,11 @@ type Endpoint struct {
 	Verdicts *[2][2]uint64 `json:",omitempty"`
 }
 
-// Counts are numbers of new flows by the cause of their verdict.
+// Counts are numbers of new flows, or of packets, by the cause of their verdict.
 type Counts struct {
-	Causes []Count
+	// Packets is true if packets are counted, and numbers are lower bounds.
+	Packets bool `json:",omitempty"`
+	Causes  []Count
 	// Others counts flows whose cause is not counted separately, by Direction and Verdict. Shared are such
 	// causes, for which there was no room.
 	Others [2][2]uint64

@@ -30,7 +30,8 @@ node enforces it exactly, and how many new flows each of its rules has allowed a
 
 On Linux the numbers are exact. Each count begins when the text of its rule changes, and continues when the agent restarts or another
 rule changes. Established flows are not decided again, so they do not count. A denied packet that is sent again counts again.
-Windows does not count decisions by rule, and shows no numbers.
+On Windows the numbers are packets, not flows, as VFP counts them, with --rule-counters of the agent; without it there are none. They are
+lower bounds: packets of an interval in which an ACL list changed, and of ACLs for several rules, are not counted separately.
 
 Exit status: 0 the agent answered, 2 there is no answer.`,
 		Args: cli.NoArgs,
@@ -133,7 +134,7 @@ func (e env) writePolicies(b *inspect.Bundle, output string) error {
 	all := policiesOf(b)
 	rest := uncountedOf(b)
 	if output != "text" {
-		return cli.EncodeKind(e.Stdout, output, "NodePolicies", map[string]any{"items": all, "uncounted": rest})
+		return cli.EncodeKind(e.Stdout, output, "NodePolicies", map[string]any{"items": all, "uncounted": rest, "unit": unitOf(b)})
 	}
 	number := func(exact *uint64, least *int) string {
 		switch {
@@ -145,7 +146,11 @@ func (e env) writePolicies(b *inspect.Bundle, output string) error {
 		return "not counted"
 	}
 	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "POLICY\tTIER\tPODS\tENFORCED\tALLOWED\tDENIED")
+	unit := ""
+	if b.Counts != nil && b.Counts.Packets {
+		unit = " PACKETS"
+	}
+	fmt.Fprintf(w, "POLICY\tTIER\tPODS\tENFORCED\tALLOWED%s\tDENIED%s\n", unit, unit)
 	for _, r := range all {
 		enforced := "exactly"
 		if len(r.Inexact) > 0 {
@@ -159,6 +164,6 @@ func (e env) writePolicies(b *inspect.Bundle, output string) error {
 	if err := w.Flush(); err != nil || rest == nil {
 		return err
 	}
-	_, err := fmt.Fprint(e.Stdout, rest.text())
+	_, err := fmt.Fprint(e.Stdout, rest.text(unitOf(b)))
 	return err
 }

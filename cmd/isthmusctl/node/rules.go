@@ -89,6 +89,14 @@ type restReport struct {
 	Rules int `json:"not_separately_rules"`
 }
 
+// unitOf returns what the numbers of rules count.
+func unitOf(b *inspect.Bundle) string {
+	if b.Counts != nil && b.Counts.Packets {
+		return "packets"
+	}
+	return "new flows"
+}
+
 // uncountedOf returns the flows that no policy of the list has decided; nil if they are not counted.
 func uncountedOf(b *inspect.Bundle) *restReport {
 	if b.Counts == nil {
@@ -116,8 +124,8 @@ func uncountedOf(b *inspect.Bundle) *restReport {
 	return r
 }
 
-func (r *restReport) text() string {
-	return fmt.Sprintf("Other new flows: %d where no policy isolates the pod, %d of the node itself or of a pod to itself, %d before policy was known, %d of rules that are gone.\n"+
+func (r *restReport) text(unit string) string {
+	return fmt.Sprintf("Other %s: %d where no policy isolates the pod, %d of the node itself or of a pod to itself, %d before policy was known, %d of rules that are gone.\n"+
 		"Not counted separately: %d allowed, %d denied; rules without a counter of their own: %d.\n",
-		r.Default, r.Node, r.Pending, r.Past, r.Allowed, r.Denied, r.Rules)
+		unit, r.Default, r.Node, r.Pending, r.Past, r.Allowed, r.Denied, r.Rules)
 }

@@ -58,7 +58,12 @@ Not counted separately: 3 allowed, 4 denied; rules without a counter of their ow
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
 	}
 	checkPoliciesJSON(t, read, origin)
-	read.Counts, read.About.OS = nil, model.Windows
+	out.Reset()
+	read.Counts.Packets, read.About.OS = true, model.Windows
+	if err := e.writePolicies(read, "text"); err != nil || !strings.Contains(out.String(), "ALLOWED PACKETS  DENIED PACKETS") || !strings.Contains(out.String(), "Other packets: 11 where") {
+		t.Errorf("packets: %v\n%s", err, out.String())
+	}
+	read.Counts = nil
 	out.Reset()
 	if err := e.writePolicies(read, "text"); err != nil || !strings.Contains(out.String(), "not counted  not counted") || strings.Contains(out.String(), "Other new flows") {
 		t.Errorf("on Windows: %v\n%s", err, out.String())

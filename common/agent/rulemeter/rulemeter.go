@@ -4,6 +4,7 @@ package rulemeter
 
 import (
 	"cmp"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -37,7 +38,7 @@ type Collector struct {
 	mutex sync.Mutex
 	shown map[series]bool // in the last answer
 
-	hits, omitted *prometheus.Desc
+	hits, packets, omitted *prometheus.Desc
 }
 
 // New returns a Collector of at most limit series. The function returns the data path to read; nil if it is not
@@ -48,15 +49,18 @@ func New(limit int, log *slog.Logger, counter func() dataplane.CauseCounter) *Co
 	}
 	return &Collector{
 		limit: limit, log: log, counter: counter,
-		hits: desc("rule_hits_total", "New flows that a rule of policy has decided on this node, for at most --rule-metrics rules. Rule isolation: the policy isolates the pod, and no rule accepts. The id follows what the rule says, also to another place in the policy.",
+		hits:    desc("rule_hits_total", "New flows that a rule of policy has decided on this node, for at most --rule-metrics rules. Rule isolation: the policy isolates the pod, and no rule accepts. The id follows what the rule says, also to another place in the policy.",
 			"kind", "namespace", "policy", "direction", "rule", "id", "verdict"),
-		omitted: desc("rules_omitted", "Rules that decide on this node and whose flows isthmus_rule_hits_total lacks, by reason: beyond --rule-metrics (limit), or wholly or in part without a counter in the data path (capacity).", "reason"),
+		packets: desc("rule_packets_total", "Packets that a rule of policy has decided on this Windows node, as VFP counts them: a lower bound, since the agent started. Limit and labels are those of isthmus_rule_hits_total, which such a node does not have.",
+			"kind", "namespace", "policy", "direction", "rule", "id", "verdict"),
+		omitted: desc("rules_omitted", "Rules that decide on this node and whose flows isthmus_rule_hits_total or isthmus_rule_packets_total lacks, by reason: beyond --rule-metrics (limit), or wholly or in part without a counter in the data path (capacity).", "reason"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.hits
+	ch <- c.packets
 	ch <- c.omitted
 }
 
@@ -67,15 +71,19 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	read := c.sampler.Sample(scrapeWait, counter.CauseCounts)
-	if read.Err != nil {
+	if read.Err != nil && !errors.Is(read.Err, dataplane.ErrNotCounted) { // the data path reports those once
 		c.log.Warn("read counters of rules", "error", read.Err)
 	}
 	if read.At.IsZero() {
 		return
 	}
 	flows := bySeries(read.Counters.Causes)
+	metric := c.hits
+	if read.Counters.Packets {
+		metric = c.packets
+	}
 	for _, s := range c.choose(flows) {
-		ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(flows[s]), s.labels()...)
+		ch <- prometheus.MustNewConstMetric(metric, prometheus.CounterValue, float64(flows[s]), s.labels()...)
 	}
 	shared := make(map[series]bool)
 	for _, d := range read.Counters.Shared {

@@ -94,6 +94,21 @@ func TestSeries(t *testing.T) {
 	}
 }
 
+// Packets have a metric of their own. A data path that does not count leaves no series and no log.
+func TestPackets(t *testing.T) {
+	path := &counted{err: fmt.Errorf("%w: no program", dataplane.ErrNotCounted)}
+	var log strings.Builder
+	c := rulemeter.New(10, slog.New(slog.NewTextHandler(&log, nil)), func() dataplane.CauseCounter { return path })
+	if got := scrape(t, c); len(got) != 0 || log.Len() != 0 {
+		t.Errorf("series %v, log %s", got, log.String())
+	}
+	path.err, path.counts = nil, dataplane.CauseCounts{Packets: true, Causes: []dataplane.CauseCount{rule(1, 0xab, 7)}}
+	got := scrape(t, c)
+	if len(names(got)) != 0 || got["rule_packets_total ingress ab NetworkPolicy shop web 1 allow"] != 7 {
+		t.Errorf("series %v", got)
+	}
+}
+
 // A rule that moves keeps its count under its id, and no series continues with the count of another rule.
 func TestSeriesFollowRules(t *testing.T) {
 	path := &counted{counts: dataplane.CauseCounts{Causes: []dataplane.CauseCount{rule(0, 0xab, 1000), rule(1, 0xcd, 5)}}}
