@@ -9,7 +9,7 @@
 //
 // Its Backend is the policy core: network, endpoints and ACLs. Other features have packages of their own:
 // components, which components.go lists, and hostport and bandwidth, whose policies belong to endpoints.
-// Package flowevents explains drops.
+// Package flowevents explains drops, and rulecounters counts packets by rule.
 //
 // It programs no load balancers, and reports no allowed flows.
 package windows

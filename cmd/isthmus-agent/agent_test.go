@@ -140,6 +140,7 @@ func TestUsage(t *testing.T) {
 		"quarantine text": {[]string{"--quarantine", "long"}, "invalid argument"},
 		"mtu":             {[]string{"--mtu", "100"}, "MTU 100: use a number from 1280 to 65535"},
 		"limit":           {[]string{"--limit-port-classes", "1024"}, "--limit-port-classes 1024: give a number from 1 to 1023"},
+		"rule counters":   {[]string{"--rule-counters", "1s"}, "--rule-counters"},
 		"rule metrics":    {[]string{"--rule-metrics", "10001"}, "--rule-metrics 10001: give 0 to 10000"},
 		"no limit":        {[]string{"--limit-tables", "0"}, "--limit-tables 0: give a number from 1 to"},
 		"level":           {[]string{"--log-level", "loud"}, `--log-level "loud": give debug, info, warn or error`},

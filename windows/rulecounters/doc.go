@@ -4,8 +4,8 @@
 // vfpctrl.exe of Windows in the background and adds what was counted since the last time.
 //
 // VFP names the ACL. The Sampler decides which rules of policy an ACL stands for, from the State and the lists that
-// the agent has written. Packets of an ACL that stands for several rules, and those of an interval in which
-// the list changed, are not assigned to any rule: numbers of rules are lower bounds, and never those of another.
+// the agent has written. Packets of an ACL that stands for several rules belong to none. Nor do those of an
+// interval in which the list changed. So numbers are lower bounds, and never those of another rule.
 //
 // The output of vfpctrl is not documented. If it is not as expected there are no numbers, and Why has the reason.
 //

@@ -49,7 +49,7 @@ func New(limit int, log *slog.Logger, counter func() dataplane.CauseCounter) *Co
 	}
 	return &Collector{
 		limit: limit, log: log, counter: counter,
-		hits:    desc("rule_hits_total", "New flows that a rule of policy has decided on this node, for at most --rule-metrics rules. Rule isolation: the policy isolates the pod, and no rule accepts. The id follows what the rule says, also to another place in the policy.",
+		hits: desc("rule_hits_total", "New flows that a rule of policy has decided on this node, for at most --rule-metrics rules. Rule isolation: the policy isolates the pod, and no rule accepts. The id follows what the rule says, also to another place in the policy.",
 			"kind", "namespace", "policy", "direction", "rule", "id", "verdict"),
 		packets: desc("rule_packets_total", "Packets that a rule of policy has decided on this Windows node, as VFP counts them: a lower bound, since the agent started. Limit and labels are those of isthmus_rule_hits_total, which such a node does not have.",
 			"kind", "namespace", "policy", "direction", "rule", "id", "verdict"),
