@@ -30,7 +30,7 @@ func (b *Backend) startCounters() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.counters = &ruleCounters{cancel: cancel, Sampler: rulecounters.New(rulecounters.Config{
-		Run: b.config.RuleCounters, Interval: b.config.RuleCounterInterval, Options: b.options, Log: b.log})}
+		Run: b.config.RuleCounters, Interval: b.config.RuleCounterInterval, Log: b.log})}
 	b.counters.done.Go(func() { b.counters.Run(ctx) })
 }
 
@@ -76,7 +76,7 @@ func (x *execution) noteInstalled(s *model.State) {
 	all := make(map[model.EndpointID]rulecounters.Installed)
 	for id, list := range x.plan.Target.Lists {
 		if e, known := x.have.endpoints[id], s.Policy.Endpoints[id]; e != nil && len(x.errs[id]) == 0 && !isPrepared(id) && known.Table != (model.TableID{}) {
-			all[id] = rulecounters.Installed{GUID: e.ID, List: list, Sets: x.plan.Target.Sets}
+			all[id] = rulecounters.Installed{GUID: e.ID, List: list, Sets: x.plan.Target.Sets, Options: x.options}
 		}
 	}
 	x.counters.Installed(all)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -19,6 +20,8 @@ type Installed struct {
 	List []hns.ACL
 	// Sets are those of the network. Nothing changes them later.
 	Sets map[string][]netip.Addr
+	// Options are those with which the list was lowered.
+	Options acl.Options
 }
 
 // journal records when States and lists changed, in steps that count up.

@@ -221,7 +221,7 @@ type cacheKey struct {
 // decidersOf returns the deciders of an endpoint under States. The newest is first. A list that cannot be explained
 // has none.
 func (s *Sampler) decidersOf(id model.EndpointID, states []*model.State, in *Installed, used map[cacheKey]map[string]*acl.Decider) deciders {
-	list := sha256.Sum256(fmt.Appendf(nil, "%v\n%v", in.List, setsOf(in)))
+	list := sha256.Sum256(fmt.Appendf(nil, "%v\n%v\n%v", in.List, setsOf(in), in.Options))
 	var all deciders
 	for _, state := range states {
 		key := cacheKey{state, state.Policy.Endpoints[id].Table, list}
@@ -231,7 +231,7 @@ func (s *Sampler) decidersOf(id model.EndpointID, states []*model.State, in *Ins
 		}
 		if !ok {
 			var err error
-			if by, err = acl.Deciders(state, id, s.config.Options, &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{id: in.List}, Sets: in.Sets}); err != nil {
+			if by, err = acl.Deciders(state, id, in.Options, &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{id: in.List}, Sets: in.Sets}); err != nil {
 				s.config.Log.Debug("packets of a pod are not counted by rule", "endpoint", id, "error", err)
 				by = nil
 			}

@@ -97,7 +97,7 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.sampler = rulecounters.New(rulecounters.Config{Run: rulecounters.Command(self), Options: acl.Options{}.Defaults(), Log: slog.New(slog.DiscardHandler)})
+	x.sampler = rulecounters.New(rulecounters.Config{Run: rulecounters.Command(self), Log: slog.New(slog.DiscardHandler)})
 	x.apply(makeState(false))
 	return x
 }
@@ -115,7 +115,7 @@ func (x *lab) apply(s *model.State) {
 }
 
 func (x *lab) installed() {
-	x.sampler.Installed(map[model.EndpointID]rulecounters.Installed{pod: {GUID: endpoint, List: x.rules.Lists[pod], Sets: x.rules.Sets}})
+	x.sampler.Installed(map[model.EndpointID]rulecounters.Installed{pod: {GUID: endpoint, List: x.rules.Lists[pod], Sets: x.rules.Sets, Options: acl.Options{}.Defaults()}})
 }
 
 // send sends random packets. With assigned, they are wanted in the counts of the rules that the State decides by.

@@ -26,9 +26,7 @@ type Config struct {
 	Run Runner
 	// Interval is the time between two passes. A pass that takes longer than half of it delays the next one.
 	Interval time.Duration
-	// Options are those with which the lists were lowered.
-	Options acl.Options
-	Log     *slog.Logger
+	Log      *slog.Logger
 }
 
 // Sampler reads the counters. Its methods are safe for concurrent use.
