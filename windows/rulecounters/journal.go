@@ -30,7 +30,7 @@ type journal struct {
 	states    []stateAt // oldest first
 	complete  uint64    // no State in force at or after this step is missing from states
 	written   map[model.EndpointID]uint64
-	installed map[model.EndpointID]Installed
+	installed map[model.EndpointID]Installed // without a GUID while the list is being written
 }
 
 // stateAt is a State and the step at which its first write could take effect.
@@ -61,12 +61,12 @@ func (j *journal) begin(s *model.State) {
 func (j *journal) write(id model.EndpointID) {
 	j.step++
 	j.written[id] = j.step
-	delete(j.installed, id)
+	j.installed[id] = Installed{}
 }
 
 func (j *journal) install(all map[model.EndpointID]Installed) {
 	for id, in := range all {
-		if was, ok := j.installed[id]; ok && was.GUID != in.GUID {
+		if was := j.installed[id]; was.GUID != "" && was.GUID != in.GUID {
 			j.step++
 			j.written[id] = j.step
 		}
@@ -85,7 +85,7 @@ func (j *journal) forget() {
 	maps.DeleteFunc(j.written, func(id model.EndpointID, _ uint64) bool { return !j.holds(id) })
 }
 
-// holds reports whether it is certain what HNS holds for an endpoint.
+// holds reports whether it is certain what HNS holds for an endpoint, or will be when a write has ended.
 func (j *journal) holds(id model.EndpointID) bool {
 	_, ok := j.installed[id]
 	return ok

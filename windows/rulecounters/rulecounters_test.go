@@ -223,7 +223,9 @@ func TestChange(t *testing.T) {
 	x.send(300, true)
 	x.pass()
 	x.sampler.Writing(pod)
-	x.send(70, false)
+	x.send(30, false)
+	x.pass() // reads nothing, and forgets nothing
+	x.send(40, false)
 	x.installed()
 	x.pass()
 	x.check(70)
