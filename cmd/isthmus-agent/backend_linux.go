@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
@@ -95,3 +96,6 @@ func flowEvents(o *flowOptions) loader.Events {
 func checkFlowEvents(o *flowOptions) error { return flowEvents(o).Validate() }
 
 func checkMapEntries(entries map[string]int) error { return loader.Sizes(entries).Validate() }
+
+// readLists returns nil: Linux has no ACLs.
+func readLists() trace.Lists { return nil }

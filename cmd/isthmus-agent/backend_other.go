@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"runtime"
 
+	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -26,3 +27,6 @@ func checkMapEntries(map[string]int) error { return nil }
 
 // checkFlowEvents accepts everything: checkNode rejects the flags on this OS.
 func checkFlowEvents(*flowOptions) error { return nil }
+
+// readLists returns nil: there is no data path.
+func readLists() trace.Lists { return nil }

@@ -14,9 +14,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/foreign"
@@ -114,3 +116,6 @@ func eventLimits(o *flowOptions) flowevents.Limits {
 
 // checkFlowEvents reports limits that the data path does not accept.
 func checkFlowEvents(o *flowOptions) error { return eventLimits(o).Validate() }
+
+// readLists returns how ACLs that were read back decide.
+func readLists() trace.Lists { return acl.Installed }

@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/hubble"
+	"github.com/isthmus-net/isthmus/common/hubble/explainer"
 )
 
 // hubbleOptions are the flags about Hubble's interface.
@@ -27,7 +28,7 @@ type hubbleOptions struct {
 }
 
 func (o *hubbleOptions) register(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "hubble-listen", "", "ADDRESS:PORT, or :PORT for all addresses, on which relays read the flows of this node over mutual TLS; without it only root reads them, on the socket")
+	f.StringVar(&o.listen, "hubble-listen", "", "ADDRESS:PORT, or :PORT for all addresses, on which relays read the flows of this node, and the objects that policy depends on, over mutual TLS; without it only root reads them, on the socket")
 	f.StringVar(&o.files.Cert, "hubble-cert", "", "file of the certificate for --hubble-listen, with the DNS name "+hubble.ServerName+"; read again when it changes")
 	f.StringVar(&o.files.Key, "hubble-key", "", "file of the key of --hubble-cert")
 	f.StringVar(&o.files.CA, "hubble-ca", "", "file of the authority that issues the certificates of relays, with the DNS name "+hubble.RelayName)
@@ -66,7 +67,8 @@ func (o *hubbleOptions) check() error {
 
 // hubbleService opens the socket and, if configured, the port of Hubble's interface.
 func (o *options) hubbleService(node *agent.Agent, log *slog.Logger) (service, error) {
-	server, err := hubble.New(hubble.Config{Node: o.nodeName, Version: version, History: o.hubble.history, Port: o.hubble.port(),
+	explains := explainer.New(explainer.Config{Snapshot: node.Snapshot, Dump: node.Dump, Lists: readLists()})
+	server, err := hubble.New(hubble.Config{Beside: explains.Register, Node: o.nodeName, Version: version, History: o.hubble.history, Port: o.hubble.port(),
 		Source: node.Flows, Snapshot: node.Snapshot, Missed: func(ctx context.Context) (uint64, error) {
 			n, err := node.Undelivered(ctx)
 			return n.Limited + n.Lost, err

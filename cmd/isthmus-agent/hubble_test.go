@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/peer"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/hubble/hubbletest"
 )
@@ -73,6 +74,7 @@ func TestHubble(t *testing.T) {
 				t.Fatalf("%s: %v, %v, want %q", name, got, err, why)
 			}
 		}
+		checkExplainer(t, name, conn)
 		peers, err := peer.NewPeerClient(conn).Notify(ctx, &peer.NotifyRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -86,6 +88,23 @@ func TestHubble(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the socket is left")
+	}
+}
+
+// checkExplainer asks for objects and for an explanation.
+func checkExplainer(t *testing.T, name string, conn *grpc.ClientConn) {
+	t.Helper()
+	client := isthmusv1.NewExplainClient(conn)
+	objects, err := client.GetCluster(t.Context(), &isthmusv1.GetClusterRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := objects.Recv(); err != nil || got.GetVersion() == "" {
+		t.Errorf("%s: objects %v, %v", name, got, err)
+	}
+	x, err := client.ExplainFlow(t.Context(), &isthmusv1.ExplainFlowRequest{Src: "203.0.113.1", Dst: "10.0.1.2", Protocol: 6, Port: 80})
+	if err != nil || !strings.Contains(string(x.GetReport()), `"to":{"address":"10.0.1.2","unknown_pod":true}`) {
+		t.Errorf("%s: explanation %s, %v", name, x.GetReport(), err)
 	}
 }
 

@@ -67,7 +67,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.client.Key, "agent-key", "", "file of the key of --agent-cert")
 	f.StringVar(&o.client.CA, "agent-ca", "", "file of the authority that issues the certificates of agents, with the DNS name "+hubble.ServerName)
 	f.StringVar(&o.http, "http-address", "127.0.0.1:9472", "address of /metrics, /healthz and /readyz; empty disables them")
-	f.StringVar(&o.page, "page-address", "", "ADDRESS:PORT of web pages about denied flows, with --access=token; an address that is not loopback needs --tls-cert and --tls-key")
+	f.StringVar(&o.page, "page-address", "", "ADDRESS:PORT of web pages about denied flows and reachability, with --access=token; an address that is not loopback needs --tls-cert and --tls-key")
 	f.DurationVar(&o.delay, "shutdown-delay", 0, "how long to serve after a signal to stop, while /readyz already fails; at most 1m")
 	o.export.register(f)
 	o.log.Register(f)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/hubble"
@@ -19,7 +20,7 @@ import (
 
 // servePage starts to serve web pages until the context is done.
 func (o *options) servePage(ctx context.Context, r *relay.Relay, running *sync.WaitGroup, log *slog.Logger) error {
-	handler, err := web.New(r)
+	handler, err := web.New(r, r)
 	if err != nil {
 		return err
 	}
@@ -34,8 +35,10 @@ func (o *options) servePage(ctx context.Context, r *relay.Relay, running *sync.W
 		}
 		listener = tls.NewListener(listener, identity.Web())
 	}
+	limits := httpd.Defaults()
+	limits.Write = time.Minute // the first page about a large cluster
 	running.Go(func() {
-		if err := httpd.Serve(ctx, listener, handler, httpd.Defaults()); err != nil {
+		if err := httpd.Serve(ctx, listener, handler, limits); err != nil {
 			log.Error("serve web pages", "error", err)
 		}
 	})

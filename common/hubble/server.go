@@ -43,6 +43,8 @@ type Config struct {
 	Missed func(context.Context) (uint64, error)
 	// Snapshot returns the newest snapshot, or nil.
 	Snapshot func() *model.Snapshot
+	// Beside registers further services for the same clients; it may be nil.
+	Beside func(*grpc.Server)
 }
 
 // Validate returns everything that is wrong with the Config.
@@ -107,6 +109,9 @@ func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	err := ServeGRPC(ctx, listeners, func() { close(s.stopping) }, func(g *grpc.Server) {
 		observer.RegisterObserverServer(g, s)
 		peer.RegisterPeerServer(g, s)
+		if s.cfg.Beside != nil {
+			s.cfg.Beside(g)
+		}
 	})
 	cancel()
 	feeding.Wait()

@@ -92,6 +92,27 @@ func (c Cluster) Objects() model.Objects {
 		Policies: slices.Clone(c.Policies), DenyLists: slices.Clone(c.DenyLists)}
 }
 
+// Snapshot returns the cluster of the Bundle. The node has all addresses that its rules use.
+func (b *Bundle) Snapshot() *model.Snapshot {
+	o := b.Cluster.Objects()
+	if b.Installed != nil {
+		for i, n := range o.Nodes {
+			if n.Name != b.About.Node {
+				continue
+			}
+			own := *n
+			own.Addresses = slices.Clone(n.Addresses)
+			for _, a := range b.Installed.NodeAddresses {
+				if !slices.Contains(own.Addresses, a) {
+					own.Addresses = append(own.Addresses, a)
+				}
+			}
+			o.Nodes[i] = &own
+		}
+	}
+	return o.Snapshot()
+}
+
 // Endpoint is an attachment.
 type Endpoint struct {
 	ID            model.EndpointID

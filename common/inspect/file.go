@@ -120,13 +120,20 @@ func Read(in io.Reader) (*Bundle, error) {
 
 // check refuses null objects, which only damage explains.
 func (b *Bundle) check() error {
-	c := b.Cluster
-	if slices.Contains(c.Namespaces, nil) || slices.Contains(c.Nodes, nil) || slices.Contains(c.Pods, nil) ||
-		slices.Contains(c.Policies, nil) || slices.Contains(c.DenyLists, nil) {
-		return fmt.Errorf("%w: cluster.json has an empty object", errBundle)
+	if err := b.Cluster.Check(); err != nil {
+		return err
 	}
 	if b.Counts != nil && slices.ContainsFunc(b.Counts.Causes, func(n Count) bool { return n.Cause == nil }) {
 		return fmt.Errorf("%w: counts.json has a number without a cause", errBundle)
+	}
+	return nil
+}
+
+// Check refuses objects that were decoded from JSON which MakeCluster does not explain.
+func (c Cluster) Check() error {
+	if slices.Contains(c.Namespaces, nil) || slices.Contains(c.Nodes, nil) || slices.Contains(c.Pods, nil) ||
+		slices.Contains(c.Policies, nil) || slices.Contains(c.DenyLists, nil) {
+		return fmt.Errorf("%w: cluster.json has an empty object", errBundle)
 	}
 	for _, p := range c.Policies {
 		if p.Tier > model.TierBaseline {

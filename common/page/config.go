@@ -57,4 +57,16 @@ type Config struct {
 	// Inexact lists the constructs that the nodes of a cluster do not enforce exactly. It may take long. A nil function means
 	// that this is not known.
 	Inexact func(context.Context, *Cluster) ([]lint.Construct, error)
+	// Links replace those to all pages, in the order of the navigation.
+	Links []Link
+	// Notes returns remarks for the pages about reachability and explanations; it may be nil.
+	Notes func(context.Context) []string
+	// Allow returns an error unless the client of a request may read the explanation of a flow between two ends, as
+	// ends.Addresses reads them. Failed makes the error. A nil function allows all.
+	Allow func(ctx context.Context, s *model.Snapshot, from, to string) error
+	// Explain explains a flow, with the rights of the client of a request. A nil function explains by the objects alone.
+	Explain func(context.Context, *Cluster, model.Flow) (*explain.Report, error)
 }
+
+// Link is an entry of the navigation: a path below Base, and its name.
+type Link struct{ Path, Name string }

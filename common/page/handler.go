@@ -41,7 +41,10 @@ type Handler struct {
 
 // New returns a Handler. The context ends its background work.
 func New(ctx context.Context, c Config) (*Handler, error) {
-	t, err := parseTemplates()
+	if c.Links == nil {
+		c.Links = allPages()
+	}
+	t, err := parseTemplates(c.Links)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +64,9 @@ type problem struct {
 	status int
 	error
 }
+
+// Failed returns an error for a page with an HTTP status.
+func Failed(status int, err error) error { return &problem{status, err} }
 
 // notFound and badRequest return errors that the client made.
 func notFound(err error) error   { return &problem{http.StatusNotFound, err} }
@@ -120,6 +126,8 @@ type document struct {
 	// Base precedes addresses; Path is that of the page without Base.
 	Base, Path string
 	Cluster    *Cluster
+	// Notes are remarks of Config.Notes.
+	Notes []string
 	// Status is the HTTP status. Refresh, if set, is the number of seconds after which a browser loads the page again.
 	Status, Refresh int
 	// Body is the value of the template.
@@ -140,6 +148,9 @@ func (h *Handler) serve(page func(*http.Request) (*document, error)) http.Handle
 			d = failed(err)
 		}
 		d.Base, d.Path, d.Cluster = h.config.Base, strings.TrimPrefix(r.URL.Path, h.config.Base), h.config.Cluster()
+		if h.config.Notes != nil && d.Template != "failed" {
+			d.Notes = h.config.Notes(r.Context())
+		}
 		var b bytes.Buffer
 		if err := h.templates.ExecuteTemplate(&b, "document", d); err != nil {
 			http.Error(w, "render the page: "+err.Error(), http.StatusInternalServerError)

@@ -3,6 +3,7 @@
 package page
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -209,19 +210,35 @@ func (h *Handler) explain(r *http.Request) (*document, error) {
 		return d, nil
 	}
 	c := h.config.Cluster()
+	if h.config.Allow != nil {
+		if err := h.config.Allow(r.Context(), c.Snapshot, p.from, p.to); err != nil {
+			return nil, err
+		}
+	}
 	f, err := p.flow(c.Snapshot)
 	if err != nil {
 		e.Problem, d.Status = err.Error(), http.StatusBadRequest
 		return d, nil
 	}
+	if e.Report, err = h.report(r.Context(), c, f); err != nil {
+		return nil, err
+	}
+	d.Title = fmt.Sprintf("%s to %s: %s", p.from, p.to, map[string]string{"allow": "allowed", "deny": "denied"}[e.Report.Verdict])
+	return d, nil
+}
+
+// report explains a flow.
+func (h *Handler) report(ctx context.Context, c *Cluster, f model.Flow) (*explain.Report, error) {
+	if h.config.Explain != nil {
+		return h.config.Explain(ctx, c, f)
+	}
 	var enforced explain.Enforced
 	if h.config.Enforced != nil {
 		enforced = h.config.Enforced(c.Snapshot, f)
 	}
-	e.Report = explain.Flow(c.Snapshot, f, c.Services, enforced)
-	e.Report.Locate(c.Places)
-	d.Title = fmt.Sprintf("%s to %s: %s", p.from, p.to, map[string]string{"allow": "allowed", "deny": "denied"}[e.Report.Verdict])
-	return d, nil
+	x := explain.Flow(c.Snapshot, f, c.Services, enforced)
+	x.Locate(c.Places)
+	return x, nil
 }
 
 // listed is a part of a list.

@@ -18,18 +18,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// link is an entry of the navigation.
-type link struct{ Path, Name string }
+// allPages are the links to all pages.
+func allPages() []Link {
+	return []Link{{"/", "Overview"}, {"/reach", "Who reaches whom"}, {"/explain", "Explain"}, {"/policies", "Policies"},
+		{"/nodes", "Nodes"}, {"/inexact", "Not exact"}}
+}
 
-// parseTemplates reads the templates.
-func parseTemplates() (*template.Template, error) {
+// parseTemplates reads the templates. Each page has the links.
+func parseTemplates(links []Link) (*template.Template, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
-		"pages": func() []link {
-			return []link{{"/", "Overview"}, {"/reach", "Who reaches whom"}, {"/explain", "Explain"}, {"/policies", "Policies"},
-				{"/nodes", "Nodes"}, {"/inexact", "Not exact"}}
-		},
-		"current": func(l link, path string) bool {
+		"pages": func() []Link { return links },
+		"current": func(l Link, path string) bool {
 			return path == l.Path || l.Path != "/" && strings.HasPrefix(path, l.Path+"/")
 		},
 		"render": func(d *document) (template.HTML, error) {

@@ -41,6 +41,7 @@ type Relay struct {
 
 	metrics *metrics
 	health  health
+	objects objects
 
 	mutex sync.Mutex
 	// open is the number of streams, streams that of each user.
@@ -51,7 +52,7 @@ type Relay struct {
 // New returns a Relay of a version. Every client reads everything unless there is a Checker.
 func New(pool *Pool, checker *access.Checker, version string, log *slog.Logger) *Relay {
 	return &Relay{pool: pool, checker: checker, checkEvery: checkEvery, key: []byte(rand.Text()), version: version, log: log, start: time.Now(),
-		metrics: newMetrics(), stopping: make(chan struct{}), streams: make(map[string]int)}
+		metrics: newMetrics(), objects: objects{turn: make(chan struct{}, 1)}, stopping: make(chan struct{}), streams: make(map[string]int)}
 }
 
 // Serve serves clients until the context is done or a listener fails. It closes the listeners. Call it once.

@@ -44,7 +44,7 @@ func TestPages(t *testing.T) {
 
 	small := serve(t, top, program, "deploy/examples/hospital")
 	large := serve(t, top, program, largeCluster(t))
-	live := serveRelay(t)
+	live := serveRelay(t, filepath.Join(top, "deploy/examples/hospital"))
 	out := command(t, work, 10*time.Minute, "node", "pages.mjs", small, large, live, images)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	t.Log("\n" + out)

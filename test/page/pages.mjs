@@ -138,6 +138,33 @@ test('denied flows without JavaScript', async ({ page }) => {
   assert.match(page.url(), /\?namespace=shop$/)
 }, { javaScriptEnabled: false, httpCredentials: { username: 'any', password: 'token' } })
 
+test('the relay: from namespaces to an explanation, and which nodes do not answer', async ({ page }) => {
+  await page.goto(live)
+  await page.getByRole('link', { name: 'Who reaches whom' }).press('Enter')
+  await page.waitForURL(/\/reach$/)
+  const bytes = []
+  for (const address of ['reach', 'reach?port=5432', 'reach/reception/records', 'reach/reception/records/pods?from=Deployment/portal&to=StatefulSet/chartdb', 'reach/nowhere/records',
+    'reach/A/records', 'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1']) {
+    const answer = await page.goto(live + address)
+    bytes.push((await answer.body()).length)
+    if (answer.status() === 200) assert.match(await page.locator('main').textContent(), /1 of 3 nodes do not answer, so that what they enforce is not known: n3/, address)
+    const empty = await page.locator('td, th').evaluateAll(all => all.filter(e => e.textContent.trim() === '').map(e => e.outerHTML))
+    assert.deepEqual(empty, [], address)
+    await page.evaluate(axe)
+    const found = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }))
+    violations += found.violations.length
+    assert.deepEqual(found.violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' ')}`), [], `axe: ${address}`)
+  }
+  assert.ok(Math.max(...bytes) < mostBytes, `${Math.max(...bytes)} bytes`)
+  await page.goto(live + explained)
+  const text = await page.locator('main').textContent()
+  assert.match(text, /Enforced by kernel 6\.1\s*as allow: rows: row 3 differs/)
+  assert.match(text, /node n3 does not answer: this is what the policies say/)
+  assert.match(await page.locator('pre').first().textContent(), /egress:\n {2}- to:/)
+  await page.getByRole('link', { name: 'Denied flows' }).press('Enter')
+  await page.waitForURL(live)
+}, { httpCredentials: { username: 'any', password: 'token' } })
+
 test('nothing depends on colour: each cell has words', async ({ page }) => {
   for (const address of pages) {
     await page.goto(small + address)

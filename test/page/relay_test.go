@@ -15,14 +15,20 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/page"
 	"github.com/isthmus-net/isthmus/common/relay/web"
 )
 
-// relay has two kept flows and one node, and five new flows a second. The tests of common/relay are about the real one.
-type relay struct{}
+// relay has two kept flows and one node, and five new flows a second. It knows the objects of a directory, and its nodes enforce
+// something else. The tests of common/relay are about the real one.
+type relay struct{ cluster *page.Cluster }
 
 // authorization is the header of user any with password token.
 const authorization = "Basic YW55OnRva2Vu"
@@ -62,9 +68,43 @@ func (r relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*obse
 	return &observer.GetNodesResponse{Nodes: []*observer.Node{{Name: "default/n1", State: hubblerelay.NodeState_NODE_CONNECTED, Version: "v1"}}}, r.check(ctx)
 }
 
+func (r relay) AllowNamespaces(ctx context.Context, _ ...string) error { return r.check(ctx) }
+
+func (r relay) AllowEnds(ctx context.Context, _ *model.Snapshot, _ ...string) error {
+	return r.check(ctx)
+}
+
+func (relay) Refresh(context.Context) error { return nil }
+
+func (r relay) Objects() *page.Cluster { return r.cluster }
+
+func (relay) Notes(context.Context) []string {
+	return []string{"1 of 3 nodes do not answer, so that what they enforce is not known: n3"}
+}
+
+func (r relay) Explain(ctx context.Context, s *model.Snapshot, f model.Flow) (*explain.Report, error) {
+	x := explain.Flow(s, f, nil, nil)
+	for i := range x.Sides {
+		x.Sides[i].Enforced = []explain.Enforcement{{Platform: "kernel 6.1", Verdict: "allow", Reasons: []string{"rows: row 3 differs"}}}
+		x.Sides[i].Notes = []string{"node n3 does not answer: this is what the policies say. What it enforces is not known"}
+	}
+	return x, r.check(ctx)
+}
+
+// readObjects reads the objects of a directory.
+func readObjects(t *testing.T, dir string) *page.Cluster {
+	o, _, errs := manifests.Reading{Limits: manifests.DefaultLimits()}.Dir(t.Context(), dir)
+	if len(errs) > 0 {
+		t.Fatal(errs[0])
+	}
+	complete.Place(&o)
+	return &page.Cluster{Snapshot: o.Snapshot(), Source: "The objects that an agent knows", At: time.Now()}
+}
+
 // serveRelay serves the pages of a relay until the test ends, and returns their address.
-func serveRelay(t *testing.T) string {
-	h, err := web.New(relay{})
+func serveRelay(t *testing.T, manifests string) string {
+	r := relay{readObjects(t, manifests)}
+	h, err := web.New(r, r)
 	if err != nil {
 		t.Fatal(err)
 	}

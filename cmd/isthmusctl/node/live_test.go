@@ -181,7 +181,7 @@ func TestACLsDecide(t *testing.T) {
 	}{
 		{"shut", 80, model.Allow, "ACL web", ""}, {"shut", 81, model.Deny, "ACL rest", ""}, {"none", 80, model.Allow, "HNS passes everything", ""}, {"tie", 80, model.Deny, "", "does not document"},
 	} {
-		v, by, err := decideByACLs(r, c.id, at(c.port))
+		v, by, err := r.Decide(c.id, at(c.port))
 		if v != c.verdict || !strings.Contains(by, c.by) || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s %d: %s by %q, %v", c.id, c.port, v, by, err)
 		}

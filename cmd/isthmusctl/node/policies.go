@@ -113,7 +113,7 @@ func policiesOf(b *inspect.Bundle) []policyReport {
 	}
 	found := countHits(b)
 	all := []policyReport{}
-	for _, p := range snapshotOf(b).SortedPolicies() {
+	for _, p := range b.Snapshot().SortedPolicies() {
 		o := p.Origin.Key()
 		if pods[o] == 0 {
 			continue

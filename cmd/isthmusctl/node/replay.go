@@ -119,7 +119,7 @@ func comparable(b *inspect.Bundle) (*cells.Node, error) {
 	if b.Installed == nil {
 		return nil, fmt.Errorf("there are no decisions of node %s to compare: %s", b.About.Node, strings.Join(b.About.Notes, "; "))
 	}
-	n := &cells.Node{Snapshot: snapshotOf(b), State: b.Installed.State, Reported: b.About.Unsupported}
+	n := &cells.Node{Snapshot: b.Snapshot(), State: b.Installed.State, Reported: b.About.Unsupported}
 	if n.State != nil {
 		return n, nil
 	}
@@ -142,27 +142,6 @@ func comparable(b *inspect.Bundle) (*cells.Node, error) {
 	}
 	n.Lists = []cells.Lists{lists}
 	return n, nil
-}
-
-// snapshotOf returns the cluster of a Bundle. The node has all addresses that its rules use.
-func snapshotOf(b *inspect.Bundle) *model.Snapshot {
-	o := b.Cluster.Objects()
-	if b.Installed != nil {
-		for i, n := range o.Nodes {
-			if n.Name != b.About.Node {
-				continue
-			}
-			own := *n
-			own.Addresses = slices.Clone(n.Addresses)
-			for _, a := range b.Installed.NodeAddresses {
-				if !slices.Contains(own.Addresses, a) {
-					own.Addresses = append(own.Addresses, a)
-				}
-			}
-			o.Nodes[i] = &own
-		}
-	}
-	return o.Snapshot()
 }
 
 func driftText(b *inspect.Bundle, d inspect.Drift) string {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,6 @@ import (
 	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // traceOptions are the flags of trace.
@@ -78,12 +76,12 @@ func (e env) trace(b *inspect.Bundle, o *traceOptions) error {
 	if o.from == "" || o.to == "" {
 		return cli.Usagef("trace: give both --from and --to")
 	}
-	s := snapshotOf(b)
+	s := b.Snapshot()
 	flow, err := cluster.Flow(s, o.from, o.to, o.protocol, o.port)
 	if err != nil {
 		return err
 	}
-	installed, err := installedOf(b)
+	installed, err := trace.InstalledOf(b, acl.Installed)
 	if err != nil {
 		return err
 	}
@@ -99,66 +97,12 @@ func (e env) trace(b *inspect.Bundle, o *traceOptions) error {
 	return err
 }
 
-// installedOf returns what the data path decides, as it was read back.
-func installedOf(b *inspect.Bundle) (trace.Installed, error) {
-	switch {
-	case b.Installed == nil:
-		why := strings.Join(b.About.Notes, "; ")
-		return func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
-			return model.Deny, "", fmt.Errorf("the decisions of the data path are unknown: %s", why)
-		}, nil
-	case b.Installed.State != nil:
-		p := &b.Installed.State.Policy
-		return func(id model.EndpointID, d model.Direction, remote netip.Addr, protocol model.Protocol, port uint16) (model.Verdict, string, error) {
-			by := ""
-			if _, ok := p.Endpoints[id]; !ok {
-				by = "the endpoint has no slot"
-			}
-			return p.Decide(id, d, remote, protocol, port).Verdict, by, nil
-		}, nil
-	}
-	r, err := ruleset(b)
-	if err != nil {
-		return nil, err
-	}
-	return func(id model.EndpointID, d model.Direction, remote netip.Addr, protocol model.Protocol, port uint16) (model.Verdict, string, error) {
-		return decideByACLs(r, id, hns.Packet{Direction: acl.PacketDirection(d), Remote: remote, Protocol: uint8(protocol), Port: port})
-	}, nil
-}
-
 func ruleset(b *inspect.Bundle) (*acl.Ruleset, error) {
 	r := new(acl.Ruleset)
 	if err := json.Unmarshal(b.Installed.Lists, r); err != nil {
 		return nil, fmt.Errorf("read the ACLs of node %s: %w", b.About.Node, err)
 	}
 	return r, nil
-}
-
-// decideByACLs decides a packet as HNS does. All meanings of what HNS leaves open must agree.
-func decideByACLs(r *acl.Ruleset, id model.EndpointID, p hns.Packet) (model.Verdict, string, error) {
-	if len(r.Lists[id]) == 0 {
-		return model.Allow, "the endpoint has no ACLs: HNS passes everything", nil
-	}
-	rules, err := r.Rules(id)
-	if err != nil {
-		return model.Deny, "", fmt.Errorf("the ACLs of the endpoint cannot be read: %w", err)
-	}
-	verdict, by := model.Deny, ""
-	for i, reading := range hns.Readings() {
-		out := rules.Decide(p, reading)
-		v := model.Deny
-		if out.Allow {
-			v = model.Allow
-		}
-		if i > 0 && v != verdict {
-			return model.Deny, "", fmt.Errorf("the verdict depends on what HNS does not document (%s): Isthmus writes no such ACLs", reading)
-		}
-		verdict, by = v, "ACL "+out.ID
-		if out.Index < 0 {
-			by = "no ACL"
-		}
-	}
-	return verdict, by, nil
 }
 
 func writeTrace(out io.Writer, r *trace.Report) error {

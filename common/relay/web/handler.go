@@ -20,9 +20,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/page"
 )
 
@@ -38,23 +40,49 @@ type Relay interface {
 	GetNodes(context.Context, *observer.GetNodesRequest) (*observer.GetNodesResponse, error)
 }
 
+// Cluster answers about reachability, as relay.Relay does. The context of a call holds the token of its client.
+type Cluster interface {
+	// AllowNamespaces returns an error unless the client may read namespaces; without names, all.
+	AllowNamespaces(ctx context.Context, namespaces ...string) error
+	// AllowEnds returns an error unless the client may read flows between ends. Without ends it authenticates the client.
+	AllowEnds(ctx context.Context, s *model.Snapshot, ends ...string) error
+	// Refresh makes Objects return objects. An error means that there are none.
+	Refresh(ctx context.Context) error
+	// Objects returns the objects that were read last.
+	Objects() *page.Cluster
+	// Explain explains a flow, as far as the client may see it.
+	Explain(ctx context.Context, s *model.Snapshot, f model.Flow) (*explain.Report, error)
+	// Notes says what the client must know about all pages of reachability.
+	Notes(ctx context.Context) []string
+}
+
 // Handler serves the pages. It is safe for concurrent use.
 type Handler struct {
 	relay     Relay
+	cluster   Cluster
+	pages     *page.Handler // of the cluster
 	mux       *http.ServeMux
 	templates *template.Template
 }
 
-// New returns a Handler of a relay.
-func New(r Relay) (*Handler, error) {
+// New returns a Handler of a relay. Both arguments are the relay.
+func New(r Relay, c Cluster) (*Handler, error) {
 	t, err := template.ParseFS(files, "templates.html")
 	if err != nil {
 		return nil, fmt.Errorf("read templates of pages: %w", err)
 	}
-	h := &Handler{relay: r, mux: http.NewServeMux(), templates: t}
+	pages, err := newPages(c)
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{relay: r, cluster: c, pages: pages, mux: http.NewServeMux(), templates: t}
 	h.mux.HandleFunc("GET /{$}", h.denied)
 	h.mux.HandleFunc("GET /events", h.events)
 	h.mux.HandleFunc("GET /nodes", h.nodes)
+	h.mux.HandleFunc("GET /reach", h.reach)
+	h.mux.HandleFunc("GET /reach/{from}/{to}", h.reach)
+	h.mux.HandleFunc("GET /reach/{from}/{to}/pods", h.reach)
+	h.mux.HandleFunc("GET /explain", h.explain)
 	h.mux.Handle("GET /static/", http.FileServerFS(page.Files()))
 	h.mux.HandleFunc("GET /live.js", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, "live.js") })
 	return h, nil

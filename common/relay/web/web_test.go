@@ -6,8 +6,10 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -20,9 +22,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/page"
 )
 
 // relay is a relay that knows the token "Bearer admin". It keeps one flow, and sends those of its channel to followers.
@@ -31,6 +36,8 @@ type relay struct {
 	requests []*observer.GetFlowsRequest
 	next     chan *observer.GetFlowsResponse
 	left     chan struct{}
+	cluster  *page.Cluster
+	down     bool
 }
 
 func (r *relay) user(ctx context.Context) error {
@@ -85,9 +92,66 @@ func (r *relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*obs
 		{Name: "default/n2", State: hubblerelay.NodeState_NODE_UNAVAILABLE}}}, r.user(ctx)
 }
 
+func (r *relay) AllowNamespaces(ctx context.Context, names ...string) error {
+	if err := r.user(ctx); status.Code(err) != codes.PermissionDenied {
+		return err
+	}
+	if len(names) == 2 && names[0] == "shop" && names[1] == "shop" {
+		return nil
+	}
+	return status.Errorf(codes.PermissionDenied, `user "shop" may not get <flows> in %v`, names)
+}
+
+func (r *relay) AllowEnds(ctx context.Context, s *model.Snapshot, ends ...string) error {
+	if err := r.user(ctx); status.Code(err) != codes.PermissionDenied || len(ends) == 0 {
+		if status.Code(err) == codes.PermissionDenied {
+			return nil
+		}
+		return err
+	}
+	if s == nil || strings.Contains(strings.Join(ends, " "), "pay/") {
+		return status.Errorf(codes.PermissionDenied, `user "shop" may not get <flows> in pay`)
+	}
+	return nil
+}
+
+func (r *relay) Refresh(context.Context) error {
+	if r.down {
+		return status.Error(codes.Unavailable, "no agent gives the objects of the cluster")
+	}
+	return nil
+}
+
+func (r *relay) Objects() *page.Cluster { return r.cluster }
+
+func (r *relay) Explain(ctx context.Context, s *model.Snapshot, f model.Flow) (*explain.Report, error) {
+	if f.Port == 99 {
+		return nil, status.Error(codes.PermissionDenied, "your rights have changed")
+	}
+	x := explain.Flow(s, f, nil, nil)
+	for i := range x.Sides {
+		x.Sides[i].Enforced = []explain.Enforcement{{Platform: "kernel <6.1>", Verdict: "allow", Reasons: []string{"rows: <b>row 3"}}}
+	}
+	return x, r.user(ctx)
+}
+
+func (r *relay) Notes(context.Context) []string {
+	return []string{"1 of 3 nodes do not answer: n3<script>"}
+}
+
+// pods are web in namespace shop and vault in pay. Policy lets nothing reach pay.
+func pods() *page.Cluster {
+	pod := func(namespace, name, ip string) *model.Pod {
+		return &model.Pod{PodID: model.PodID{Namespace: namespace, Name: name}, Node: "n1", IPs: []netip.Addr{netip.MustParseAddr(ip)}}
+	}
+	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "pay", Name: "p"}, Tier: model.TierNetworkPolicy, Isolates: [2]bool{true, false}, Subject: model.PodSelector{Namespace: "pay"}}
+	return &page.Cluster{Snapshot: model.MakeSnapshot(nil, []*model.Node{{Name: "n1"}}, []*model.Pod{pod("shop", "web", "10.0.0.1"), pod("pay", "vault", "10.0.0.2")}, []*model.Policy{p}),
+		Source: "The objects that an agent knows", At: time.Unix(1_800_000_000, 0)}
+}
+
 func newServer(t *testing.T) (*relay, *httptest.Server) {
-	r := &relay{next: make(chan *observer.GetFlowsResponse), left: make(chan struct{})}
-	h, err := New(r)
+	r := &relay{next: make(chan *observer.GetFlowsResponse), left: make(chan struct{}), cluster: pods()}
+	h, err := New(r, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,14 +186,17 @@ func get(t *testing.T, address, token string, header ...string) *http.Response {
 	return a
 }
 
-func TestPages(t *testing.T) {
-	r, s := newServer(t)
-	for _, c := range []struct {
-		path, token string
-		header      []string
-		status      int
-		want        []string
-	}{
+// asked is a request, and what the page of its answer has.
+type asked struct {
+	path, token string
+	header      []string
+	status      int
+	want        []string
+}
+
+// requests are those of TestPages.
+func requests() []asked {
+	return []asked{
 		{"/", "", nil, 401, []string{"the token is missing or not valid", `name="namespace"`}},
 		{"/", "other", nil, 401, nil},
 		{"/", "admin", []string{"Authorization", "Bearer admin"}, 401, nil},
@@ -142,13 +209,37 @@ func TestPages(t *testing.T) {
 		{"/?%zz", "admin", nil, 400, nil},
 		{"/nodes", "admin", nil, 200, []string{"default/n1", "connected", "v1 &lt;b&gt;", "no answer"}},
 		{"/nodes", "", nil, 401, nil},
+		{"/reach", "admin", nil, 200, []string{"namespaces: 2 in rows, 2 in columns", `href="reach/shop/pay">none</a>`, "The objects that an agent knows, as of", "1 of 3 nodes do not answer: n3&lt;script&gt;",
+			`<a href="/reach" aria-current="page">Who reaches whom</a>`, `<a href="/nodes">Nodes</a>`}},
+		{"/reach", "", nil, 401, []string{"the token is missing or not valid"}},
+		{"/reach", "shop", nil, 403, []string{"may not get &lt;flows&gt; in []"}},
+		{"/reach/shop/shop", "shop", nil, 200, []string{"workloads: 1 in rows", "itself"}},
+		{"/reach/shop/pay", "shop", nil, 403, []string{"in [shop pay]"}},
+		{"/reach/shop/pay/pods?from=Pod%2Fweb&to=Pod%2Fvault", "shop", nil, 403, nil},
+		{"/reach/shop/pay/pods?from=Pod%2Fweb&to=Pod%2Fvault", "admin", nil, 200, []string{`explain?from=shop%2Fweb&amp;port=80&amp;protocol=TCP&amp;to=pay%2Fvault">none`}},
+		{"/reach/Shop/pay", "admin", nil, 400, []string{"the path names two namespaces"}},
+		{"/reach/a%2Fb/pay", "admin", nil, 400, []string{"the path names two namespaces"}},
+		{"/reach/none/pay", "admin", nil, 404, []string{"check the spelling"}},
+		{"/explain", "shop", nil, 200, []string{"An end is namespace/pod"}},
+		{"/explain", "", nil, 401, nil},
+		{"/explain?from=shop%2Fweb&to=pay%2Fvault&port=80", "admin", nil, 200, []string{"isolated for ingress by NetworkPolicy pay/p", "Enforced by kernel &lt;6.1&gt;", "as allow: rows: &lt;b&gt;row 3", "n3&lt;script&gt;"}},
+		{"/explain?from=shop%2Fweb&to=pay%2Fvault&port=80", "shop", nil, 403, []string{"may not get &lt;flows&gt; in pay"}},
+		{"/explain?from=shop%2Fweb&to=pay%2Fnone&port=80", "shop", nil, 403, []string{"may not get &lt;flows&gt; in pay"}},
+		{"/explain?from=shop%2Fweb&to=pay%2Fvault&port=99", "admin", nil, 403, []string{"your rights have changed"}},
+		{"/policies", "admin", nil, 404, nil},
+		{"/inexact", "admin", nil, 404, nil},
 		{"/events", "", nil, 401, nil},
 		{"/events?namespace=A", "admin", nil, 400, nil},
 		{"/static/style.css", "", nil, 200, nil},
 		{"/live.js", "", nil, 200, nil},
 		{"/templates.html", "admin", nil, 404, nil},
 		{"/", "admin", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"}, 403, []string{"another site"}},
-	} {
+	}
+}
+
+func TestPages(t *testing.T) {
+	r, s := newServer(t)
+	for _, c := range requests() {
 		a := get(t, s.URL+c.path, c.token, c.header...)
 		body := new(strings.Builder)
 		if _, err := bufio.NewReader(a.Body).WriteTo(body); err != nil {
@@ -161,6 +252,9 @@ func TestPages(t *testing.T) {
 			if !strings.Contains(body.String(), w) {
 				t.Errorf("%s %s: no %q in\n%s", c.path, c.token, w, body)
 			}
+		}
+		if a.StatusCode == 403 && strings.Contains(body.String(), "vault") {
+			t.Errorf("%s %s: a refusal has a name:\n%s", c.path, c.token, body)
 		}
 		if strings.Contains(body.String(), "<script>") || strings.Contains(body.String(), `"><script`) {
 			t.Errorf("%s: %s", c.path, body)
@@ -180,6 +274,19 @@ func TestPages(t *testing.T) {
 	}
 	if last := r.requests[1]; len(last.GetWhitelist()) != 2 || last.GetWhitelist()[0].GetSourcePod()[0] != "shop/" || last.GetNumber() != kept {
 		t.Errorf("the request for a namespace: %v", last)
+	}
+}
+
+// Without objects there is no page about reachability, and a reason.
+func TestNoObjects(t *testing.T) {
+	r, s := newServer(t)
+	r.down, r.cluster = true, nil
+	for _, path := range []string{"/reach", "/explain?from=shop%2Fweb&to=pay%2Fvault&port=80"} {
+		a := get(t, s.URL+path, "admin")
+		body, err := io.ReadAll(a.Body)
+		if err != nil || a.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "no agent gives the objects") {
+			t.Errorf("%s: %d, %v\n%s", path, a.StatusCode, err, body)
+		}
 	}
 }
 

@@ -23,6 +23,220 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type GetClusterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version that the client has; empty for none.
+	Have          string `protobuf:"bytes,1,opt,name=have,proto3" json:"have,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterRequest) Reset() {
+	*x = GetClusterRequest{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterRequest) ProtoMessage() {}
+
+func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
+func (*GetClusterRequest) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *GetClusterRequest) GetHave() string {
+	if x != nil {
+		return x.Have
+	}
+	return ""
+}
+
+type GetClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifies the objects, in the first answer. If it is the version that the client has, no data follow.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The next part.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterResponse) Reset() {
+	*x = GetClusterResponse{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterResponse) ProtoMessage() {}
+
+func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
+func (*GetClusterResponse) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetClusterResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *GetClusterResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ExplainFlowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Src   string                 `protobuf:"bytes,1,opt,name=src,proto3" json:"src,omitempty"`
+	Dst   string                 `protobuf:"bytes,2,opt,name=dst,proto3" json:"dst,omitempty"`
+	// The number of the protocol.
+	Protocol uint32 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// The destination port; 0 for protocols without ports.
+	Port          uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainFlowRequest) Reset() {
+	*x = ExplainFlowRequest{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainFlowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainFlowRequest) ProtoMessage() {}
+
+func (x *ExplainFlowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainFlowRequest.ProtoReflect.Descriptor instead.
+func (*ExplainFlowRequest) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ExplainFlowRequest) GetSrc() string {
+	if x != nil {
+		return x.Src
+	}
+	return ""
+}
+
+func (x *ExplainFlowRequest) GetDst() string {
+	if x != nil {
+		return x.Dst
+	}
+	return ""
+}
+
+func (x *ExplainFlowRequest) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *ExplainFlowRequest) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+type ExplainFlowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JSON of explain.Report. Its sides are the pods of this node.
+	Report        []byte `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainFlowResponse) Reset() {
+	*x = ExplainFlowResponse{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainFlowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainFlowResponse) ProtoMessage() {}
+
+func (x *ExplainFlowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainFlowResponse.ProtoReflect.Descriptor instead.
+func (*ExplainFlowResponse) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ExplainFlowResponse) GetReport() []byte {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
 type LogLevelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// debug, info, warn or error; empty leaves the level as it is.
@@ -36,7 +250,7 @@ type LogLevelRequest struct {
 
 func (x *LogLevelRequest) Reset() {
 	*x = LogLevelRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +262,7 @@ func (x *LogLevelRequest) String() string {
 func (*LogLevelRequest) ProtoMessage() {}
 
 func (x *LogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +275,7 @@ func (x *LogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLevelRequest.ProtoReflect.Descriptor instead.
 func (*LogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{0}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *LogLevelRequest) GetLevel() string {
@@ -91,7 +305,7 @@ type LogLevelResponse struct {
 
 func (x *LogLevelResponse) Reset() {
 	*x = LogLevelResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -103,7 +317,7 @@ func (x *LogLevelResponse) String() string {
 func (*LogLevelResponse) ProtoMessage() {}
 
 func (x *LogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -116,7 +330,7 @@ func (x *LogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLevelResponse.ProtoReflect.Descriptor instead.
 func (*LogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{1}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LogLevelResponse) GetLevel() string {
@@ -151,7 +365,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -163,7 +377,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -176,7 +390,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{2}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Attachment) GetContainerId() string {
@@ -207,7 +421,7 @@ type Bandwidth struct {
 
 func (x *Bandwidth) Reset() {
 	*x = Bandwidth{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -219,7 +433,7 @@ func (x *Bandwidth) String() string {
 func (*Bandwidth) ProtoMessage() {}
 
 func (x *Bandwidth) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -232,7 +446,7 @@ func (x *Bandwidth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bandwidth.ProtoReflect.Descriptor instead.
 func (*Bandwidth) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{3}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Bandwidth) GetIngressRate() uint64 {
@@ -271,7 +485,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -283,7 +497,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -296,7 +510,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{4}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
 type GetNodeResponse struct {
@@ -344,7 +558,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -356,7 +570,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -369,7 +583,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{5}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetNodeResponse) GetNode() string {
@@ -576,7 +790,7 @@ type PathMode struct {
 
 func (x *PathMode) Reset() {
 	*x = PathMode{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +802,7 @@ func (x *PathMode) String() string {
 func (*PathMode) ProtoMessage() {}
 
 func (x *PathMode) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +815,7 @@ func (x *PathMode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMode.ProtoReflect.Descriptor instead.
 func (*PathMode) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{6}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PathMode) GetPart() string {
@@ -637,7 +851,7 @@ type DenyDevice struct {
 
 func (x *DenyDevice) Reset() {
 	*x = DenyDevice{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +863,7 @@ func (x *DenyDevice) String() string {
 func (*DenyDevice) ProtoMessage() {}
 
 func (x *DenyDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +876,7 @@ func (x *DenyDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
 func (*DenyDevice) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{7}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DenyDevice) GetName() string {
@@ -687,7 +901,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +913,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +926,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{8}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
 }
 
 type ListEndpointsResponse struct {
@@ -724,7 +938,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +950,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +963,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -785,7 +999,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +1011,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +1024,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -911,7 +1125,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1137,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1150,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Verdicts) GetIngressAllowed() uint64 {
@@ -977,7 +1191,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1203,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1216,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DumpRequest) GetBrief() bool {
@@ -1022,7 +1236,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1248,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1261,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -1074,7 +1288,7 @@ type WatchFlowsRequest struct {
 
 func (x *WatchFlowsRequest) Reset() {
 	*x = WatchFlowsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1300,7 @@ func (x *WatchFlowsRequest) String() string {
 func (*WatchFlowsRequest) ProtoMessage() {}
 
 func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1313,7 @@ func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{14}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchFlowsRequest) GetLast() uint32 {
@@ -1148,7 +1362,7 @@ type WatchFlowsResponse struct {
 
 func (x *WatchFlowsResponse) Reset() {
 	*x = WatchFlowsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1374,7 @@ func (x *WatchFlowsResponse) String() string {
 func (*WatchFlowsResponse) ProtoMessage() {}
 
 func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1387,7 @@ func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{15}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
@@ -1244,7 +1458,7 @@ type FlowEvent struct {
 
 func (x *FlowEvent) Reset() {
 	*x = FlowEvent{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1470,7 @@ func (x *FlowEvent) String() string {
 func (*FlowEvent) ProtoMessage() {}
 
 func (x *FlowEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1483,7 @@ func (x *FlowEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
 func (*FlowEvent) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{16}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FlowEvent) GetUnixNano() int64 {
@@ -1452,7 +1666,19 @@ var File_isthmus_v1_inspect_proto protoreflect.FileDescriptor
 const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"\x18isthmus/v1/inspect.proto\x12\n" +
-	"isthmus.v1\"A\n" +
+	"isthmus.v1\"'\n" +
+	"\x11GetClusterRequest\x12\x12\n" +
+	"\x04have\x18\x01 \x01(\tR\x04have\"B\n" +
+	"\x12GetClusterResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"h\n" +
+	"\x12ExplainFlowRequest\x12\x10\n" +
+	"\x03src\x18\x01 \x01(\tR\x03src\x12\x10\n" +
+	"\x03dst\x18\x02 \x01(\tR\x03dst\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\rR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\"-\n" +
+	"\x13ExplainFlowResponse\x12\x16\n" +
+	"\x06report\x18\x01 \x01(\fR\x06report\"A\n" +
 	"\x0fLogLevelRequest\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\rR\aseconds\"p\n" +
@@ -1590,7 +1816,11 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
 	"\n" +
 	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01\x12;\n" +
-	"\x04Dump\x12\x17.isthmus.v1.DumpRequest\x1a\x18.isthmus.v1.DumpResponse0\x012P\n" +
+	"\x04Dump\x12\x17.isthmus.v1.DumpRequest\x1a\x18.isthmus.v1.DumpResponse0\x012\xa8\x01\n" +
+	"\aExplain\x12M\n" +
+	"\n" +
+	"GetCluster\x12\x1d.isthmus.v1.GetClusterRequest\x1a\x1e.isthmus.v1.GetClusterResponse0\x01\x12N\n" +
+	"\vExplainFlow\x12\x1e.isthmus.v1.ExplainFlowRequest\x1a\x1f.isthmus.v1.ExplainFlowResponse2P\n" +
 	"\aControl\x12E\n" +
 	"\bLogLevel\x12\x1b.isthmus.v1.LogLevelRequest\x1a\x1c.isthmus.v1.LogLevelResponseB@Z>github.com/isthmus-net/isthmus/common/api/isthmus/v1;isthmusv1b\x06proto3"
 
@@ -1606,46 +1836,54 @@ func file_isthmus_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_isthmus_v1_inspect_proto_rawDescData
 }
 
-var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_isthmus_v1_inspect_proto_goTypes = []any{
-	(*LogLevelRequest)(nil),       // 0: isthmus.v1.LogLevelRequest
-	(*LogLevelResponse)(nil),      // 1: isthmus.v1.LogLevelResponse
-	(*Attachment)(nil),            // 2: isthmus.v1.Attachment
-	(*Bandwidth)(nil),             // 3: isthmus.v1.Bandwidth
-	(*GetNodeRequest)(nil),        // 4: isthmus.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 5: isthmus.v1.GetNodeResponse
-	(*PathMode)(nil),              // 6: isthmus.v1.PathMode
-	(*DenyDevice)(nil),            // 7: isthmus.v1.DenyDevice
-	(*ListEndpointsRequest)(nil),  // 8: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 9: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 10: isthmus.v1.Endpoint
-	(*Verdicts)(nil),              // 11: isthmus.v1.Verdicts
-	(*DumpRequest)(nil),           // 12: isthmus.v1.DumpRequest
-	(*DumpResponse)(nil),          // 13: isthmus.v1.DumpResponse
-	(*WatchFlowsRequest)(nil),     // 14: isthmus.v1.WatchFlowsRequest
-	(*WatchFlowsResponse)(nil),    // 15: isthmus.v1.WatchFlowsResponse
-	(*FlowEvent)(nil),             // 16: isthmus.v1.FlowEvent
+	(*GetClusterRequest)(nil),     // 0: isthmus.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),    // 1: isthmus.v1.GetClusterResponse
+	(*ExplainFlowRequest)(nil),    // 2: isthmus.v1.ExplainFlowRequest
+	(*ExplainFlowResponse)(nil),   // 3: isthmus.v1.ExplainFlowResponse
+	(*LogLevelRequest)(nil),       // 4: isthmus.v1.LogLevelRequest
+	(*LogLevelResponse)(nil),      // 5: isthmus.v1.LogLevelResponse
+	(*Attachment)(nil),            // 6: isthmus.v1.Attachment
+	(*Bandwidth)(nil),             // 7: isthmus.v1.Bandwidth
+	(*GetNodeRequest)(nil),        // 8: isthmus.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 9: isthmus.v1.GetNodeResponse
+	(*PathMode)(nil),              // 10: isthmus.v1.PathMode
+	(*DenyDevice)(nil),            // 11: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 12: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 13: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 14: isthmus.v1.Endpoint
+	(*Verdicts)(nil),              // 15: isthmus.v1.Verdicts
+	(*DumpRequest)(nil),           // 16: isthmus.v1.DumpRequest
+	(*DumpResponse)(nil),          // 17: isthmus.v1.DumpResponse
+	(*WatchFlowsRequest)(nil),     // 18: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 19: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 20: isthmus.v1.FlowEvent
 }
 var file_isthmus_v1_inspect_proto_depIdxs = []int32{
-	7,  // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	6,  // 1: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
-	10, // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	2,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	3,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	11, // 5: isthmus.v1.Endpoint.verdicts:type_name -> isthmus.v1.Verdicts
-	16, // 6: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	4,  // 7: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	8,  // 8: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	14, // 9: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	12, // 10: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
-	0,  // 11: isthmus.v1.Control.LogLevel:input_type -> isthmus.v1.LogLevelRequest
-	5,  // 12: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	9,  // 13: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	15, // 14: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	13, // 15: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
-	1,  // 16: isthmus.v1.Control.LogLevel:output_type -> isthmus.v1.LogLevelResponse
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
+	11, // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	10, // 1: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
+	14, // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	6,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	7,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
+	15, // 5: isthmus.v1.Endpoint.verdicts:type_name -> isthmus.v1.Verdicts
+	20, // 6: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	8,  // 7: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	12, // 8: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	18, // 9: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	16, // 10: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
+	0,  // 11: isthmus.v1.Explain.GetCluster:input_type -> isthmus.v1.GetClusterRequest
+	2,  // 12: isthmus.v1.Explain.ExplainFlow:input_type -> isthmus.v1.ExplainFlowRequest
+	4,  // 13: isthmus.v1.Control.LogLevel:input_type -> isthmus.v1.LogLevelRequest
+	9,  // 14: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	13, // 15: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	19, // 16: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	17, // 17: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
+	1,  // 18: isthmus.v1.Explain.GetCluster:output_type -> isthmus.v1.GetClusterResponse
+	3,  // 19: isthmus.v1.Explain.ExplainFlow:output_type -> isthmus.v1.ExplainFlowResponse
+	5,  // 20: isthmus.v1.Control.LogLevel:output_type -> isthmus.v1.LogLevelResponse
+	14, // [14:21] is the sub-list for method output_type
+	7,  // [7:14] is the sub-list for method input_type
 	7,  // [7:7] is the sub-list for extension type_name
 	7,  // [7:7] is the sub-list for extension extendee
 	0,  // [0:7] is the sub-list for field type_name
@@ -1662,9 +1900,9 @@ func file_isthmus_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_v1_inspect_proto_rawDesc), len(file_isthmus_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   21,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_isthmus_v1_inspect_proto_goTypes,
 		DependencyIndexes: file_isthmus_v1_inspect_proto_depIdxs,

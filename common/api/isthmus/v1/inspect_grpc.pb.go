@@ -258,6 +258,160 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	Explain_GetCluster_FullMethodName  = "/isthmus.v1.Explain/GetCluster"
+	Explain_ExplainFlow_FullMethodName = "/isthmus.v1.Explain/ExplainFlow"
+)
+
+// ExplainClient is the client API for Explain service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Explain serves relays: the objects that this node knows, and what it decides about a flow. It is read-only.
+type ExplainClient interface {
+	// GetCluster streams the objects that policy depends on, as JSON of inspect.Cluster.
+	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetClusterResponse], error)
+	// ExplainFlow decides a flow at the ends that are pods of this node: as policies intend it, and as the data
+	// path was read back.
+	ExplainFlow(ctx context.Context, in *ExplainFlowRequest, opts ...grpc.CallOption) (*ExplainFlowResponse, error)
+}
+
+type explainClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewExplainClient(cc grpc.ClientConnInterface) ExplainClient {
+	return &explainClient{cc}
+}
+
+func (c *explainClient) GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetClusterResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Explain_ServiceDesc.Streams[0], Explain_GetCluster_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetClusterRequest, GetClusterResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Explain_GetClusterClient = grpc.ServerStreamingClient[GetClusterResponse]
+
+func (c *explainClient) ExplainFlow(ctx context.Context, in *ExplainFlowRequest, opts ...grpc.CallOption) (*ExplainFlowResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainFlowResponse)
+	err := c.cc.Invoke(ctx, Explain_ExplainFlow_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ExplainServer is the server API for Explain service.
+// All implementations must embed UnimplementedExplainServer
+// for forward compatibility.
+//
+// Explain serves relays: the objects that this node knows, and what it decides about a flow. It is read-only.
+type ExplainServer interface {
+	// GetCluster streams the objects that policy depends on, as JSON of inspect.Cluster.
+	GetCluster(*GetClusterRequest, grpc.ServerStreamingServer[GetClusterResponse]) error
+	// ExplainFlow decides a flow at the ends that are pods of this node: as policies intend it, and as the data
+	// path was read back.
+	ExplainFlow(context.Context, *ExplainFlowRequest) (*ExplainFlowResponse, error)
+	mustEmbedUnimplementedExplainServer()
+}
+
+// UnimplementedExplainServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedExplainServer struct{}
+
+func (UnimplementedExplainServer) GetCluster(*GetClusterRequest, grpc.ServerStreamingServer[GetClusterResponse]) error {
+	return status.Error(codes.Unimplemented, "method GetCluster not implemented")
+}
+func (UnimplementedExplainServer) ExplainFlow(context.Context, *ExplainFlowRequest) (*ExplainFlowResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainFlow not implemented")
+}
+func (UnimplementedExplainServer) mustEmbedUnimplementedExplainServer() {}
+func (UnimplementedExplainServer) testEmbeddedByValue()                 {}
+
+// UnsafeExplainServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ExplainServer will
+// result in compilation errors.
+type UnsafeExplainServer interface {
+	mustEmbedUnimplementedExplainServer()
+}
+
+func RegisterExplainServer(s grpc.ServiceRegistrar, srv ExplainServer) {
+	// If the following call panics, it indicates UnimplementedExplainServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Explain_ServiceDesc, srv)
+}
+
+func _Explain_GetCluster_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetClusterRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ExplainServer).GetCluster(m, &grpc.GenericServerStream[GetClusterRequest, GetClusterResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Explain_GetClusterServer = grpc.ServerStreamingServer[GetClusterResponse]
+
+func _Explain_ExplainFlow_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainFlowRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExplainServer).ExplainFlow(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Explain_ExplainFlow_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExplainServer).ExplainFlow(ctx, req.(*ExplainFlowRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Explain_ServiceDesc is the grpc.ServiceDesc for Explain service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Explain_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "isthmus.v1.Explain",
+	HandlerType: (*ExplainServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ExplainFlow",
+			Handler:    _Explain_ExplainFlow_Handler,
+		},
+	},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "GetCluster",
+			Handler:       _Explain_GetCluster_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "isthmus/v1/inspect.proto",
+}
+
+const (
 	Control_LogLevel_FullMethodName = "/isthmus.v1.Control/LogLevel"
 )
 
