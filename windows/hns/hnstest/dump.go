@@ -62,11 +62,11 @@ func (f *Fake) rules(e *hns.Endpoint) (*hns.Rules, error) {
 	if slices.ContainsFunc(e.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeTierACL) }) {
 		return nil, fmt.Errorf("endpoint %q has tiers of ACLs, whose meaning is not known well enough to decide packets", e.Name)
 	}
-	acls, err := e.ACLs()
+	acls, err := f.listInForce(e)
 	if err != nil {
 		return nil, err
 	}
-	sets, err := f.network(e.HostComputeNetwork).Sets()
+	sets, err := f.setsInForce(e.HostComputeNetwork, e.ID, acls)
 	if err != nil {
 		return nil, err
 	}

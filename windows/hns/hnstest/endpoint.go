@@ -25,6 +25,7 @@ func (f *Fake) Endpoints(_ context.Context, network string) (list []hns.Endpoint
 				list = append(list, f.showEndpoint(e))
 			}
 		}
+		f.late.lists = nil
 		return nil
 	})
 	return list, err
@@ -207,6 +208,7 @@ func (f *Fake) ModifyEndpoint(_ context.Context, id string, r hns.RequestType, p
 		if err != nil {
 			return err
 		}
+		f.delayList(e)
 		if f.Gradual != nil && r == hns.Update && !f.gradually(id, next) {
 			return hns.NewError(op, hns.CodeEndpointNotFound, "The endpoint was not found.")
 		}

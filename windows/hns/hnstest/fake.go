@@ -27,6 +27,7 @@ type Fake struct {
 	namespaces []*hns.Namespace
 	host       []string // endpoints attached to the host's compartment
 	stats      map[string]*hns.Stats
+	late       late
 	calls      []Call
 	states     map[string]hns.State // set by SetState
 	left       map[string]bool      // endpoints that were detached from a namespace

@@ -22,6 +22,7 @@ func (f *Fake) Networks(context.Context) (list []hns.Network, err error) {
 			}
 			list = append(list, f.showNetwork(n))
 		}
+		f.late.sets = nil
 		return nil
 	})
 	return list, err
@@ -178,10 +179,14 @@ func (f *Fake) ModifyNetwork(_ context.Context, id string, r hns.RequestType, po
 				return err
 			}
 		}
+		if err := f.delaySets(n); err != nil {
+			return hns.NewError(op, CodeInvalidJSON, err.Error())
+		}
 		*n = next
 		changed = f.showNetwork(&next)
 		return nil
 	})
+	f.meet()
 	return changed, err
 }
 
