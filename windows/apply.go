@@ -110,7 +110,7 @@ type inventory struct {
 func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), deny: make(map[model.EndpointID][]hns.ACL),
 		sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
-	inv.Lists, inv.Sets = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr)
+	inv.Lists, inv.Sets, inv.Unknown = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr), make(map[string]bool)
 	for i := range list {
 		e := &list[i]
 		id, ours := b.owner(e.Name)
@@ -133,7 +133,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 		members, err := acl.DecodeSet(set)
 		if err != nil {
 			b.log.Warn("a set has content that Isthmus does not write; it is replaced", "set", set.ID, "error", err)
-			inv.broken[set.ID] = true
+			inv.broken[set.ID], inv.Unknown[set.ID] = true, true
 		}
 		inv.Sets[set.ID] = members
 		inv.sets[set.ID] = p
@@ -163,6 +163,7 @@ type execution struct {
 	// silent are the errors of this run's calls without an answer.
 	silent []error
 	failed map[int]error // by step
+	done   int           // steps that were done, or could not be
 	errs   map[model.EndpointID][]error
 	wrote  bool
 	// refused are the endpoints whose lists HNS refuses; true if they name SCTP.
@@ -190,6 +191,7 @@ func (x *execution) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		x.done = i
 		err := x.blocked(s)
 		if err == nil {
 			x.config.Step(s.Action.String())
@@ -277,8 +279,8 @@ func (x *execution) blame(s acl.Step, err error) {
 		x.errs[s.Endpoint] = append(x.errs[s.Endpoint], err)
 		return
 	}
-	if s.Action == acl.RemoveSet {
-		x.log.Warn("remove a set; retrying", "set", s.Set, "error", err)
+	if s.Action == acl.RemoveSet || s.Action == acl.Confirm { // steps that need a confirmation are blamed themselves
+		x.log.Warn(s.Action.String()+"; retrying", "set", s.Set, "error", err)
 		return
 	}
 	for id, list := range x.plan.Target.Lists {
@@ -293,6 +295,8 @@ func (x *execution) do(ctx context.Context, s acl.Step) error {
 	switch s.Action {
 	case acl.WriteList:
 		return x.writeList(ctx, s)
+	case acl.Confirm:
+		return x.confirm(ctx)
 	case acl.RemoveSet:
 		_, err := x.hns.ModifyNetwork(ctx, x.have.network.ID, hns.Remove, x.have.sets[s.Set])
 		if errors.Is(err, hns.ErrGone) {
@@ -319,6 +323,23 @@ func (x *execution) do(ctx context.Context, s acl.Step) error {
 	}
 	if !held {
 		return fmt.Errorf("%s: hns accepted set %s but did not store it", s.Action, s.Set)
+	}
+	return nil
+}
+
+// confirm reads which of the lists that were written HNS shows. The others count as failed, so no step opens what the
+// lists before them must not meet.
+func (x *execution) confirm(ctx context.Context) error {
+	list, err := x.listEndpoints(ctx, x.have.network.ID)
+	if err != nil {
+		return err
+	}
+	now := x.read(x.have.network, list)
+	for i, s := range x.plan.Steps[:x.done] {
+		if s.Action == acl.WriteList && x.failed[i] == nil && now.endpoints[s.Endpoint] != nil && !acl.Equal(now.Lists[s.Endpoint], s.List) {
+			x.failed[i] = errors.New("hns did not store the acls that were written")
+			x.blame(s, x.failed[i])
+		}
 	}
 	return nil
 }

@@ -51,6 +51,9 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 	have := b.read(n, list)
 	_, plan := b.plan(have, s)
 	for _, step := range plan.Steps {
+		if step.Action == acl.Confirm {
+			continue
+		}
 		d := dataplane.Drift{Object: "set", Detail: fmt.Sprintf("%s: %s", step.Set, step.Action)}
 		if step.Action == acl.WriteList {
 			d = dataplane.Drift{Object: "acl list", Endpoint: step.Endpoint,

@@ -51,6 +51,7 @@ type churn struct {
 	// published is what the checks within writes of ACLs read: they run on the goroutines of calls.
 	published atomic.Pointer[possible]
 	steps     atomic.Int64 // states between the ACLs of one write
+	delayed   atomic.Int64 // those that were checked while a list or a set was not in force yet
 
 	ways              []fault.Way // that this node can meet
 	outcomes          map[string]*outcome
@@ -61,7 +62,7 @@ type churn struct {
 // TestChurnUnderFaults attaches and removes pods and changes policies while all faults of fault.Catalogue
 // occur, in turn and with faults of single calls at random. At no time is an endpoint more open than a
 // policy that it was given since the last one that was surely in force. That also holds while HNS changes the
-// ACLs of one write one by one. HNS answers in another order, and an Update replaces all policies. No call takes
+// ACLs of one write one by one, and while packets meet sets, lists or both later than HNS answers. HNS answers in another order, and an Update replaces all policies. No call takes
 // longer than its deadlines. When the faults end, installed and intended state are equal.
 func TestChurnUnderFaults(t *testing.T) {
 	overlay := overlayConfig()
@@ -119,6 +120,7 @@ func (c *churn) run(operations int) {
 			c.strike()
 		} else {
 			c.disturb()
+			c.fake.SetLate(i%4 == 0 || i%4 == 1, i%4 == 1 || i%4 == 2)
 			c.operate(uint64(i))
 		}
 		c.look()
@@ -127,9 +129,13 @@ func (c *churn) run(operations int) {
 		}
 	}
 	c.target.Calm()
+	c.fake.SetLate(true, true)
 	c.settle()
-	c.t.Logf("operations=%d added=%d together=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d", operations, c.added, c.together, c.prepared, c.used, c.failures, c.disturbed,
-		c.struck, c.checks, c.steps.Load())
+	c.t.Logf("operations=%d added=%d together=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d between=%d late=%d", operations, c.added, c.together, c.prepared, c.used, c.failures, c.disturbed,
+		c.struck, c.checks, c.steps.Load(), c.delayed.Load())
+	if c.delayed.Load() == 0 && mustVersion(c.fake).Supports(hns.Sets) {
+		c.t.Error("no state was checked in which a list or a set was late")
+	}
 	if c.steps.Load() == 0 {
 		c.t.Error("no state between the ACLs of one write was checked")
 	}

@@ -138,6 +138,9 @@ func (c *churn) between(endpoint string) {
 	if !ours || err != nil {
 		return
 	}
+	if c.fake.Delayed(endpoint) {
+		c.delayed.Add(1)
+	}
 	addrs, ports := world.Probes(p.snapshot)
 	for _, remote := range addrs {
 		if own := e.IPConfigurations[0].IPAddress == remote.String() || remote.IsLoopback(); own || remote == hostAddress || slices.Contains(c.config.NodeAddresses, remote) {

@@ -124,10 +124,15 @@ func (c *checker) comparePart(part hns.Part, row *model.Row, ports []portCut) er
 // protocols without ports: those in the list and one other.
 func (c *checker) portCuts(list []hns.ACL) []portCut {
 	starts := map[uint16]bool{0: true}
-	protocols := map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}
 	for _, cell := range c.cells[1:] {
 		starts[cell.first] = true
 	}
+	return portCutsOf(starts, list)
+}
+
+// portCutsOf adds the ports at which a list changes its verdict to others.
+func portCutsOf(starts map[uint16]bool, list []hns.ACL) []portCut {
+	protocols := map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}
 	for _, a := range list {
 		named, _ := hns.ParseProtocols(a.Protocols)
 		for _, p := range named {

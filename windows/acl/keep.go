@@ -24,6 +24,9 @@ func (l *Lowering) Keep(inForce *Ruleset) *Ruleset {
 	for _, id := range slices.Sorted(maps.Keys(l.Lists)) {
 		list := l.Lists[id]
 		if have := inForce.Lists[id]; Equal(have, list) || k.right(id, have) {
+			for _, set := range l.inlinedSets(list, have) {
+				target.Sets[set] = l.Sets[set] // for the next write of the list
+			}
 			list = have
 		}
 		target.Lists[id] = list

@@ -9,18 +9,32 @@ import "slices"
 func (p *planner) order() (stuck string) {
 	p.steps = nil
 	place := make(map[int]int) // in steps
+	confirmed := -1            // place of the last confirmation
 	for len(place) < len(p.writes) {
-		best := -1
+		best, unconfirmed := -1, false
 		for i := range p.writes {
-			if _, done := place[i]; !done && p.ready(i, place) && (best < 0 || p.writes[i].Action < p.writes[best].Action) {
+			if _, done := place[i]; done || !p.ready(i, place) {
+				continue
+			}
+			if !p.settled(i, place, confirmed) {
+				unconfirmed = true
+			} else if best < 0 || p.writes[i].Action < p.writes[best].Action {
 				best = i
 			}
+		}
+		if best < 0 && unconfirmed {
+			confirmed = len(p.steps)
+			p.steps = append(p.steps, Step{Action: Confirm})
+			continue
 		}
 		if best < 0 {
 			return p.stuck(place)
 		}
 		s := p.writes[best]
 		s.Needs, s.Waits = renumber(s.Needs, place), renumber(s.Waits, place)
+		if len(p.settle[best]) > 0 {
+			s.Needs = append(s.Needs, confirmed)
+		}
 		place[best] = len(p.steps)
 		p.steps = append(p.steps, s)
 	}
@@ -30,6 +44,16 @@ func (p *planner) order() (stuck string) {
 func (p *planner) ready(i int, place map[int]int) bool {
 	for j := range p.before[i] {
 		if _, done := place[j]; !done {
+			return false
+		}
+	}
+	return true
+}
+
+// settled reports whether all lists that a step follows are confirmed.
+func (p *planner) settled(i int, place map[int]int, confirmed int) bool {
+	for j := range p.settle[i] {
+		if place[j] > confirmed {
 			return false
 		}
 	}

@@ -24,11 +24,13 @@ const (
 	RemoveMembers
 	// RemoveSet removes a set that no list refers to.
 	RemoveSet
+	// Confirm reads whether HNS shows the lists that were written.
+	Confirm
 )
 
 // String returns a word for logs.
 func (a Action) String() string {
-	return [...]string{"add members", "write list", "remove members", "remove set"}[a]
+	return [...]string{"add members", "write list", "remove members", "remove set", "confirm lists"}[a]
 }
 
 // Step is one write of a Plan.
@@ -54,7 +56,8 @@ type Step struct {
 //
 // A member is added to its new set before it leaves its old one. A list is written when the sets that it
 // newly refers to are complete. It is written before visible changes to the sets that it no longer refers
-// to. If no order satisfies all that, a set is recreated under another name.
+// to. If no order satisfies all that, a set is recreated under another name. No order relies on the time at which packets
+// meet a set, and what an old list must not meet is written after its successor is confirmed: see late.go.
 type Plan struct {
 	Steps []Step
 	// Target is the Ruleset in force at the end.
@@ -63,9 +66,11 @@ type Plan struct {
 
 // NewPlan orders the writes. It leaves alone endpoints that only from has, and the sets that they refer to.
 func NewPlan(from, to *Ruleset) *Plan {
-	p := &planner{from: from, to: to}
+	p := &planner{from: from, to: to, renamed: make(map[string]string)}
 	for {
-		p.collect()
+		if flips := p.collect(); p.inlineLate(flips) {
+			continue
+		}
 		if stuck := p.order(); stuck == "" {
 			break
 		} else {
@@ -80,14 +85,18 @@ type planner struct {
 	// before lists, for each step of writes, the steps that must precede it.
 	writes []Step
 	before []map[int]bool
+	// settle lists, for each step, those of before that must be confirmed.
+	settle []map[int]bool
 	add    map[string]int // index of the step by set
 	trim   map[string]int
 	steps  []Step
+	// renamed are the original names of sets that rename has made.
+	renamed map[string]string
 }
 
 // collect adds all steps and their dependencies.
-func (p *planner) collect() {
-	p.writes, p.before = nil, nil
+func (p *planner) collect() (flips map[model.EndpointID]int) {
+	p.writes, p.before, p.settle = nil, nil, nil
 	p.add, p.trim = make(map[string]int), make(map[string]int)
 	allows := p.verdicts()
 	for _, set := range slices.Sorted(maps.Keys(p.to.Sets)) {
@@ -101,7 +110,7 @@ func (p *planner) collect() {
 			p.trim[set] = p.write(Step{Action: RemoveMembers, Set: set, Members: want, Tightens: allows[set]})
 		}
 	}
-	flips := make(map[model.EndpointID]int)
+	flips = make(map[model.EndpointID]int)
 	for _, id := range slices.Sorted(maps.Keys(p.to.Lists)) {
 		if !Equal(p.from.Lists[id], p.to.Lists[id]) {
 			flips[id] = p.write(Step{Action: WriteList, Endpoint: id, List: p.to.Lists[id]})
@@ -111,6 +120,7 @@ func (p *planner) collect() {
 		p.relate(id, flips)
 	}
 	p.removeSets(flips)
+	return flips
 }
 
 // removeSets adds the removal of our sets that no list will refer to.
@@ -131,6 +141,7 @@ func (p *planner) removeSets(flips map[model.EndpointID]int) {
 		for id, flip := range flips {
 			if slices.Contains(setsOf(p.from.Lists[id]), set) {
 				p.need(i, flip)
+				p.settle[i][flip] = true // what a list does with a set that is gone is not known
 			}
 		}
 	}
@@ -139,6 +150,7 @@ func (p *planner) removeSets(flips map[model.EndpointID]int) {
 func (p *planner) write(s Step) int {
 	p.writes = append(p.writes, s)
 	p.before = append(p.before, make(map[int]bool))
+	p.settle = append(p.settle, make(map[int]bool))
 	return len(p.writes) - 1
 }
 
@@ -201,6 +213,10 @@ func (p *planner) rename(set string) {
 	}
 	to := &Ruleset{Lists: make(map[model.EndpointID][]hns.ACL, len(p.to.Lists)), Sets: maps.Clone(p.to.Sets)}
 	to.Sets[name] = to.Sets[set]
+	p.renamed[name] = set
+	if original := p.renamed[set]; original != "" {
+		p.renamed[name] = original
+	}
 	left := false
 	for id, list := range p.to.Lists {
 		refers := slices.Contains(setsOf(list), set)

@@ -29,6 +29,8 @@ func clone(p *acl.Ruleset) *acl.Ruleset {
 func apply(p *acl.Ruleset, s acl.Step) error {
 	_, exists := p.Sets[s.Set]
 	switch s.Action {
+	case acl.Confirm:
+		return nil
 	case acl.WriteList:
 		p.Lists[s.Endpoint] = s.List
 		_, err := p.Rules(s.Endpoint)
@@ -119,7 +121,7 @@ func walk(from *acl.Ruleset, plan *acl.Plan, old, new *model.State, addrs []neti
 			return cells, fmt.Errorf("step %d: %w", n, err)
 		}
 		for _, f := range all {
-			if step.Endpoint != f.id && !strings.Contains(hns.FormatACLs("", now.Lists[f.id]), step.Set) {
+			if step.Action == acl.Confirm || step.Endpoint != f.id && !strings.Contains(hns.FormatACLs("", now.Lists[f.id]), step.Set) {
 				continue
 			}
 			rules, err := now.Rules(f.id)
@@ -167,7 +169,7 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 	if testing.Short() {
 		seeds = 4
 	}
-	cells, steps, renamed := 0, 0, 0
+	cells, steps, renamed, late, confirmed, inlined := 0, 0, 0, 0, 0, 0
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for i, shape := range []world.Shape{{Pods: 6, Policies: 4}, {Pods: 6, Policies: 5, Tiers: true}, {Pods: 5, Policies: 4, Tiers: true, IPv6: true}, {Pods: 9, Policies: 3, Nodes: 1}} {
 			for seed := range seeds {
@@ -192,8 +194,15 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
+						if c, err := walkLate(from, plan, old, next, append(addrs, more...), append(ports, morePorts...)); err != nil {
+							t.Fatal(err)
+						} else {
+							late += c
+						}
 						cells += c
 						steps += len(plan.Steps)
+						confirmed += count(plan, acl.Confirm)
+						inlined += inlinedLists(plan, to)
 						if len(plan.Target.Sets) > 0 && !maps.EqualFunc(plan.Target.Sets, to.Sets, slices.Equal[[]netip.Addr]) {
 							renamed++
 						}
@@ -208,7 +217,10 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("cells=%d steps=%d plans with a set made anew=%d", cells, steps, renamed)
+	t.Logf("cells=%d steps=%d plans with a set made anew=%d late=%d confirmed=%d inlined=%d", cells, steps, renamed, late, confirmed, inlined)
+	if late == 0 || confirmed == 0 || inlined == 0 {
+		t.Error("no write was late, none was confirmed, or no list had addresses instead of a late set")
+	}
 }
 
 // TestWalkFindsWrongOrder checks that TestPlanNeverShowsAMixture can fail: the same steps in

@@ -35,11 +35,20 @@ func (p *planner) relate(id model.EndpointID, flips map[model.EndpointID]int) {
 		trim, trims := p.trim[set]
 		leaves := !slices.Contains(news, set)
 		if trims {
-			p.wait(trim, flip)
+			p.follow(trim, flip)
 		}
 		if adds && (leaves || !within(guards(new, set), guards(old, set))) {
-			p.wait(add, flip) // the old list must not meet new members
+			p.follow(add, flip) // the old list must not meet new members
 		}
+	}
+}
+
+// follow lets an edit of a set follow a list that is written. If the edit could open the list's predecessor, HNS must have
+// shown the new list before.
+func (p *planner) follow(edit, flip int) {
+	p.wait(edit, flip)
+	if !p.writes[edit].Tightens {
+		p.settle[edit][flip] = true
 	}
 }
 

@@ -23,6 +23,8 @@ type Ruleset struct {
 	// Sets are the members of every set by its id, ascending, all of one family. Callers must not modify
 	// them.
 	Sets map[string][]netip.Addr
+	// Unknown are sets that hold more, or else, than Sets says.
+	Unknown map[string]bool `json:"-"`
 }
 
 // setPrefix begins the ids of all sets of this package.
@@ -178,7 +180,7 @@ func setsOf(list []hns.ACL) []string {
 
 // RefersTo reports whether a list refers to a set.
 func RefersTo(list []hns.ACL, set string) bool {
-	return slices.ContainsFunc(list, func(a hns.ACL) bool { return a.LocalAddresses == set || a.RemoteAddresses == set })
+	return set != "" && slices.ContainsFunc(list, func(a hns.ACL) bool { return a.LocalAddresses == set || a.RemoteAddresses == set })
 }
 
 // Equal reports whether two lists have the same rules. It ignores ids, which are for people, and the

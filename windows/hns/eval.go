@@ -222,6 +222,15 @@ func (p Part) Under(reading Reading) Part {
 	return p
 }
 
+// Matches returns the rules, by priority.
+func (p Part) Matches() []ACL {
+	list := make([]ACL, len(p.indices))
+	for n, i := range p.indices {
+		list[n] = p.rules.list[i].ACL
+	}
+	return list
+}
+
 // Key returns a text that is equal for two parts of the same Rules and Reading with equal decisions.
 func (p Part) Key() string {
 	key := []byte(p.d)
