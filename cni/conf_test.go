@@ -5,6 +5,7 @@ package cni_test
 import (
 	"errors"
 	"reflect"
+	"runtime"
 	"testing"
 	"time"
 
@@ -19,7 +20,11 @@ func TestParseConf(t *testing.T) {
 	if err != nil || c.Socket != socket.Default || c.Timeout != cni.DefaultTimeout || c.Valid != nil || c.PrevResult != nil {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
-	c, err = cni.ParseConf([]byte(`{"cniVersion":"1.1.0","name":"pods","socket":"/run/x.sock","timeoutSeconds":1.5,
+	path, quoted := "/run/x.sock", `"/run/x.sock"`
+	if runtime.GOOS == "windows" { // a path is not valid there
+		path, quoted = `\\.\pipe\y`, `"\\\\.\\pipe\\y"`
+	}
+	c, err = cni.ParseConf([]byte(`{"cniVersion":"1.1.0","name":"pods","socket":` + quoted + `,"timeoutSeconds":1.5,
 		"dns":{"nameservers":["192.0.2.1"]},"runtimeConfig":{"dns":{"servers":["192.0.2.2"],"searches":["s"],"options":["o"]}},
 		"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}],
 		"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/n"}],"ips":[{"address":"10.0.0.2/32","interface":0}]}}`))
@@ -27,7 +32,7 @@ func TestParseConf(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := types.DNS{Nameservers: []string{"192.0.2.2"}, Search: []string{"s"}, Options: []string{"o"}}
-	if c.Socket != "/run/x.sock" || c.Timeout != 1500*time.Millisecond || !reflect.DeepEqual(c.DNS, want) || len(c.Valid) != 1 || c.PrevResult == nil {
+	if c.Socket != path || c.Timeout != 1500*time.Millisecond || !reflect.DeepEqual(c.DNS, want) || len(c.Valid) != 1 || c.PrevResult == nil {
 		t.Errorf("got %+v", c)
 	}
 	c, err = cni.ParseConf([]byte(`{"name":"pods","socket":"\\\\.\\pipe\\x","cni.dev/valid-attachments":null}`))

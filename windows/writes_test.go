@@ -314,7 +314,7 @@ func TestRemoteEndpointsAreReplaced(t *testing.T) {
 // nothing more, so that other work does not wait for many deadlines.
 func TestNoCallsWhileHNSIsSilent(t *testing.T) {
 	c := bridgeConfig()
-	c.CallDeadline = 50 * time.Millisecond
+	c.CallDeadline = 500 * time.Millisecond
 	n := newNode(t, hns.Server2022, c)
 	specs := make([]dataplane.EndpointSpec, 6)
 	for i := range specs {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +106,7 @@ func TestMutualTLS(t *testing.T) {
 		name  string
 		use   x509.ExtKeyUsage
 	}{{agentFiles, hubble.ServerName, x509.ExtKeyUsageServerAuth}, {relayFiles, hubble.RelayName, x509.ExtKeyUsageClientAuth}} {
-		other.Write(strings.TrimSuffix(w.files.Cert, "/tls.crt"), w.name, w.use)
+		other.Write(filepath.Dir(w.files.Cert), w.name, w.use)
 	}
 	if err := status(t, l.Addr().String(), relay.Client(hubble.ServerName)); err != nil {
 		t.Errorf("with new certificates: %v", err)
@@ -118,10 +119,10 @@ func TestMutualTLS(t *testing.T) {
 func TestIdentityErrors(t *testing.T) {
 	a := hubbletest.NewAuthority(t)
 	for want, edit := range map[string]func(*hubble.Files){
-		"read certificate files: stat /nonexistent": func(f *hubble.Files) { f.Key = "/nonexistent" },
-		"has no certificate in PEM":                 func(f *hubble.Files) { f.CA = f.Key },
-		"read certificate ":                         func(f *hubble.Files) { f.Cert = f.Key },
-		"/ca.crt and key":                           func(f *hubble.Files) { f.Cert = f.CA },
+		" /nonexistent: ":           func(f *hubble.Files) { f.Key = "/nonexistent" },
+		"has no certificate in PEM": func(f *hubble.Files) { f.CA = f.Key },
+		"read certificate ":         func(f *hubble.Files) { f.Cert = f.Key },
+		"ca.crt and key":            func(f *hubble.Files) { f.Cert = f.CA },
 	} {
 		f := a.Write(t.TempDir(), "x", x509.ExtKeyUsageServerAuth)
 		edit(&f)

@@ -31,7 +31,7 @@ func Command(path string) Runner {
 		c.Stdout, c.WaitDelay = &out, time.Second
 		err := c.Run()
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 			return nil, ErrMissing
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("vfpctrl.exe did not end within %s: %w", commandTime, ctx.Err())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,11 @@ func write(t *testing.T, dir, name, text string) {
 	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	err := os.Rename(tmp, path)
+	for deadline := time.Now().Add(10 * time.Second); err != nil && runtime.GOOS == "windows" && time.Now().Before(deadline); err = os.Rename(tmp, path) {
+		time.Sleep(5 * time.Millisecond) // Windows replaces no file that the Directory is reading
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -59,7 +60,7 @@ func TestFilesErrors(t *testing.T) {
 	limits := DefaultLimits()
 	limits.FileBytes = 99
 	for path, want := range map[string]string{
-		filepath.Join(dir, "none"): filepath.Join(dir, "none") + ": open file: no such file or directory",
+		filepath.Join(dir, "none"): filepath.Join(dir, "none") + ": open file: " + syscall.ENOENT.Error(),
 		large:                      large + ": more than 99 bytes: split the file or raise the limit",
 		dir:                        large + ": more than 99 bytes: split the file or raise the limit",
 	} {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -84,6 +85,7 @@ func FuzzParseHeaders(f *testing.F) {
 }
 
 func TestHeaderFile(t *testing.T) {
+	onLinux(t)
 	dir := t.TempDir()
 	good := write(t, filepath.Join(dir, "good"), "authorization: Bearer abcdefgh")
 	open := write(t, filepath.Join(dir, "open"), "authorization: Bearer abcdefgh")
@@ -108,6 +110,7 @@ func files(f hubble.Files) Files { return Files{CA: f.CA, Cert: f.Cert, Key: f.K
 // TestTLS sends records over TLS, with a token from a file that is replaced, to a collector that wants a certificate and
 // repeats tokens in its errors. No token is in the log.
 func TestTLS(t *testing.T) {
+	onLinux(t)
 	dir := t.TempDir()
 	authority := hubbletest.NewAuthority(t)
 	server, err := hubble.NewIdentity(authority.Write(t.TempDir(), "localhost", x509.ExtKeyUsageServerAuth), slog.New(slog.DiscardHandler))
@@ -159,6 +162,7 @@ func TestTLS(t *testing.T) {
 
 // TestTLSRefusals checks that no record goes to a server that is not the collector.
 func TestTLSRefusals(t *testing.T) {
+	onLinux(t)
 	authority, other := hubbletest.NewAuthority(t), hubbletest.NewAuthority(t)
 	client := authority.Write(t.TempDir(), "otlp.client", x509.ExtKeyUsageClientAuth)
 	server := func(a *hubbletest.Authority, name string) *collector {
@@ -196,5 +200,13 @@ func TestTLSRefusals(t *testing.T) {
 	if e, err := New(Config{Endpoint: "127.0.0.1:1", Transport: insecure.NewCredentials(), Headers: headers, Queue: 1}, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err == nil {
 		_, _, err = e.call(context.Background(), e.request(&batch{}))
 		t.Errorf("headers without TLS are accepted: %v", err)
+	}
+}
+
+// onLinux skips a test of files that are used as on Linux, where isthmus-relay runs.
+func onLinux(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("isthmus-relay runs on Linux")
 	}
 }
