@@ -33,7 +33,7 @@ type options struct {
 	listen, control, version, state, calls string
 	managementIP, managementMAC, adapter   string
 	reading, flows                         string
-	dropICMPErrors, translate              bool
+	dropICMPErrors, translate, countFlows  bool
 	latency                                float64
 }
 
@@ -52,6 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	f.StringVar(&o.reading, "reading", hns.Reading{}.String(), "how ACLs are read where HNS is not documented")
 	f.StringVar(&o.flows, "flows", "again", "what a change of ACLs does to flows: stay, again or forgotten")
 	f.BoolVar(&o.dropICMPErrors, "drop-icmp-errors", false, "ICMP errors need a rule")
+	f.BoolVar(&o.countFlows, "count-flows", false, "MatchedPackets of a rule counts the first packet of each flow only")
 	f.BoolVar(&o.translate, "translate", false, "move packets through NAT, port mappings and load balancers: changes the routing of this network namespace, which must be the node's own")
 	f.Float64Var(&o.latency, "latency", 0, "slow down calls: 1 for what has been seen on Windows")
 	if f.Parse(args) != nil {
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 
 // vfp reads the flags that select the undocumented behaviour of VFP.
 func (o options) vfp() (vfp.Options, error) {
-	settings := vfp.Options{DropICMPErrors: o.dropICMPErrors}
+	settings := vfp.Options{DropICMPErrors: o.dropICMPErrors, CountFlows: o.countFlows}
 	all := hns.Readings()
 	i := slices.IndexFunc(all, func(r hns.Reading) bool { return r.String() == o.reading })
 	if i < 0 {

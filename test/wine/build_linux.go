@@ -68,6 +68,11 @@ func BuildSmoke(ctx context.Context, top, to string) error {
 	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "isthmus-smoke.exe"), "./test/smoke")
 }
 
+// BuildVFPControl makes vfpctrl.exe, which asks the emulator for the counters of its switch.
+func BuildVFPControl(ctx context.Context, top, to string) error {
+	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "vfpctrl.exe"), "./test/hnsemu/vfpctrl")
+}
+
 // BuildHCN makes hcsshim's own tests of HNS, which need a service to run
 // against, into hcn.test.exe.
 func BuildHCN(ctx context.Context, top, to string) error {

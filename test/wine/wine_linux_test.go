@@ -95,7 +95,7 @@ func machine(t *testing.T) *Machine {
 			return
 		}
 		bin := filepath.Join(shared.dir, "bin")
-		for _, build := range []func(ctx context.Context, top, to string) error{Build, BuildConformance, BuildSmoke, BuildHCN, BuildPlugins} {
+		for _, build := range []func(ctx context.Context, top, to string) error{Build, BuildConformance, BuildSmoke, BuildVFPControl, BuildHCN, BuildPlugins} {
 			if shared.err = build(ctx, "../..", bin); shared.err != nil {
 				return
 			}

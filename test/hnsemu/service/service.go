@@ -25,7 +25,7 @@ import (
 
 // Call is one call of a DLL.
 type Call struct {
-	// Op is "Create.network", "Open.endpoint" and so on, or "HNSCall".
+	// Op is "Create.network", "Open.endpoint" and so on, "Run.vfpctrl", or "HNSCall".
 	Op     string
 	Handle uint64
 	// GUID is in lower-case text form.
@@ -51,6 +51,8 @@ type Config struct {
 	Stack hostroute.Stack
 	// Tracing has the sessions of ETW; nil for none.
 	Tracing *tracing.Host
+	// VFPControl answers vfpctrl.exe; nil for none. The error is what it prints.
+	VFPControl func(args []string) (string, error)
 	// Calls, if set, gets every call as a line of JSON.
 	Calls io.Writer
 	// Changed, if set, is called after every call that may have changed objects, before the answer.
@@ -195,6 +197,8 @@ func (s *Service) dispatch(client string, c Call) (Answer, error) {
 			return Answer{}, err
 		}
 		return Answer{Handle: s.handles.open(client, kind, id)}, nil
+	case "Run":
+		return s.vfpctrl(c)
 	case "Delete":
 		return Answer{}, s.delete(kind, c.GUID)
 	case "Close":

@@ -20,6 +20,7 @@ type flowKey struct {
 type flow struct {
 	opened     hns.Direction // the direction of its first packet
 	generation uint64        // of the rules that allowed it
+	rule       ruleKey       // of these rules
 	seen       time.Time
 }
 

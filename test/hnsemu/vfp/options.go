@@ -36,6 +36,8 @@ type Options struct {
 	ACLSeesVIP bool
 	// NATAnswers makes OutBoundNAT also translate answers to inbound flows.
 	NATAnswers bool
+	// CountFlows makes MatchedPackets of a rule count the first packet of a flow only.
+	CountFlows bool
 	// Now is the clock; nil for the system's.
 	Now func() time.Time
 }

@@ -32,7 +32,9 @@ type Spec struct {
 	// the reason.
 	Rules    *hns.Rules
 	Revision string
-	Broken   error
+	// ACLs is the list of the Rules; nil if no program reads the counters of rules.
+	ACLs   []hns.ACL
+	Broken error
 }
 
 // Device is the device behind a port. Write passes it a frame, which it must not keep.
@@ -44,6 +46,7 @@ type Device interface {
 // port is a port of the switch.
 type port struct {
 	id, name string
+	guid     string // VFP has GUIDs of its own
 	host     bool
 	mac      net.HardwareAddr
 	device   Device
@@ -53,6 +56,7 @@ type port struct {
 	generation uint64
 	state      state
 	counters   map[string]uint64 // packets, by the rule or state that decided
+	matched    matched
 }
 
 // Verdict is the decision of a port about one packet.
@@ -70,6 +74,7 @@ func (p *port) program(s Spec, change ChangeReading) {
 	defer p.mu.Unlock()
 	if s.Revision != p.spec.Revision {
 		p.generation++
+		clear(p.matched) // HNS removes the rules of VFP and writes new ones
 		if change == FlowsForgotten {
 			p.state = newState()
 		}
@@ -119,7 +124,7 @@ func (p *port) verdict(d hns.Direction, in *packet, o *Options) Verdict {
 func (p *port) flowVerdict(d hns.Direction, in *packet, o *Options, now time.Time) Verdict {
 	key := keyOf(d, in)
 	if f := p.state.find(key, now); f != nil {
-		if f.generation == p.generation || o.Change != FlowsDecidedAgain || p.ask(f.opened, key, o).Allow {
+		if p.keeps(f, d, key, o) {
 			f.seen, f.generation = now, p.generation
 			return Verdict{Pass: true, By: "flow"}
 		}
@@ -132,8 +137,10 @@ func (p *port) flowVerdict(d hns.Direction, in *packet, o *Options, now time.Tim
 		}
 	}
 	out := p.ask(d, key, o)
+	rule := ruleOf(out, key)
+	p.matched.add(rule)
 	if out.Allow {
-		p.state.flows[key] = &flow{opened: d, generation: p.generation, seen: now}
+		p.state.flows[key] = &flow{opened: d, generation: p.generation, rule: rule, seen: now}
 	}
 	if out.Index < 0 {
 		return Verdict{Pass: out.Allow, By: "default"}

@@ -36,7 +36,9 @@ func Specs(store *hnstest.Fake, netns func(namespace string) string) ([]Spec, er
 		if err := s.describe(&n, &e); err != nil {
 			return nil, fmt.Errorf("endpoint %s: %w", e.Name, err)
 		}
-		s.Rules, s.Broken = store.PortRules(e.ID)
+		if s.Rules, s.Broken = store.PortRules(e.ID); s.Broken == nil {
+			s.ACLs, s.Broken = store.PortACLs(e.ID)
+		}
 		specs = append(specs, s)
 	}
 	return specs, nil

@@ -68,6 +68,7 @@ type Switch struct {
 	balancers  []Balancer
 	translator translator
 	packets    atomic.Uint64
+	opened     atomic.Uint32 // number of ports that were opened
 }
 
 // New returns a switch without ports.
@@ -95,7 +96,8 @@ func (s *Switch) Set(specs []Spec) error {
 				errs = append(errs, fmt.Errorf("open port %s: %w", spec.Name, err))
 				continue
 			}
-			p = &port{id: spec.ID, name: spec.Name, host: spec.Host, mac: spec.MAC, device: device, spec: spec, state: newState(), counters: make(map[string]uint64)}
+			p = &port{id: spec.ID, name: spec.Name, host: spec.Host, mac: spec.MAC, device: device, spec: spec, state: newState(),
+				guid: portGUID(s.opened.Add(1)), counters: make(map[string]uint64), matched: make(matched)}
 		}
 		p.program(spec, s.config.Change)
 		ports[spec.ID] = p

@@ -5,6 +5,7 @@ package vfp_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -73,7 +74,7 @@ func rules(t *testing.T, acls ...hns.ACL) *hns.Rules {
 // program replaces the rules of b.
 func (b *bench) program(acls ...hns.ACL) {
 	b.t.Helper()
-	b.specs[2].Rules, b.specs[2].Revision = rules(b.t, acls...), hns.FormatACLs("", acls)
+	b.specs[2].Rules, b.specs[2].Revision, b.specs[2].ACLs = rules(b.t, acls...), hns.FormatACLs("", acls), acls
 	if err := b.sw.Set(b.specs); err != nil {
 		b.t.Fatal(err)
 	}
@@ -128,6 +129,53 @@ func TestState(t *testing.T) {
 	if last := b.traces[len(b.traces)-1]; last.By != "out" || last.Pass || last.Port != "b" {
 		t.Errorf("the last trace is %s", last)
 	}
+}
+
+// TestMatchedPackets: a rule matches the packets of its direction of the flows that it allows, or only the first of
+// each. A write begins again.
+func TestMatchedPackets(t *testing.T) {
+	for countFlows, want := range map[bool]string{false: "web=4 in=2 out=0", true: "web=2 in=2 out=0"} {
+		b := newBench(t, vfp.Options{CountFlows: countFlows, Change: vfp.FlowsDecidedAgain}, allowIn80, blockIn, blockOut)
+		check := func(what, want string) {
+			t.Helper()
+			if got := b.matched(); got != want {
+				t.Errorf("flows %t, %s: %s, want %s", countFlows, what, got, want)
+			}
+		}
+		check("at first", "web=0 in=0 out=0")
+		for _, source := range []uint16{1000, 1000, 1000, 1001} {
+			b.want("a question", b.send("a", tcpFlow(80, source).frame()), "b")
+			b.want("an answer", b.send("b", tcpFlow(80, source).back().frame()), "a")
+		}
+		b.want("another port", b.send("a", tcpFlow(81, 1000).frame()), "")
+		b.want("another port again", b.send("a", tcpFlow(81, 1000).frame()), "")
+		check("six packets in", want)
+		b.program(blockIn, allowIn80)
+		check("after a write", "in=0 web=0")
+		b.want("a known flow", b.send("a", tcpFlow(80, 1000).frame()), "b")
+		check("a flow of the earlier list", map[bool]string{false: "in=0 web=1", true: "in=0 web=0"}[countFlows])
+	}
+}
+
+// matched returns what VFP shows for the IPv4 rules of b.
+func (b *bench) matched() string {
+	b.t.Helper()
+	var texts []string
+	for _, p := range b.sw.VFPPorts() {
+		if p.Friendly != "B" {
+			continue
+		}
+		groups, ok := b.sw.VFPRules(strings.ToLower(p.GUID))
+		if !ok || len(groups) != 4 || len(groups[2].Rules) != 1 && groups[2].Rules[0].ACL.ID != "in" {
+			b.t.Fatalf("groups of port %s: %v", p.GUID, groups)
+		}
+		for _, g := range groups[:2] {
+			for _, r := range g.Rules {
+				texts = append(texts, fmt.Sprintf("%s=%d", r.ACL.ID, r.Matched))
+			}
+		}
+	}
+	return strings.Join(texts, " ")
 }
 
 func TestForwarding(t *testing.T) {

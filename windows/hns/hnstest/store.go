@@ -124,6 +124,18 @@ func (f *Fake) PortRules(id string) (*hns.Rules, error) {
 	return f.rules(e)
 }
 
+// PortACLs returns the list that PortRules parses, in its order.
+func (f *Fake) PortACLs(id string) ([]hns.ACL, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.endpoint(id)
+	if e == nil {
+		return nil, fmt.Errorf("endpoint %q does not exist", id)
+	}
+	acls, err := e.ACLs()
+	return layered(f.misread(acls)), err
+}
+
 // Count adds to the packet counts of an endpoint.
 func (f *Fake) Count(id string, d hns.Direction, passed bool) {
 	f.mu.Lock()
