@@ -20,6 +20,7 @@ const endpointName = "isthmus-conformance"
 // bench is the endpoint to which lists are written, and the sets on its network.
 type bench struct {
 	hns      hns.Client
+	host     outside
 	version  hns.Version
 	network  hns.Network
 	endpoint hns.Endpoint

@@ -234,6 +234,24 @@ func TestEverythingAsAssumed(t *testing.T) {
 	}
 }
 
+// TestQuestionsOnly: without the corpus the program is done sooner, and its result is that of the questions.
+func TestQuestionsOnly(t *testing.T) {
+	s := simulate(t, hns.Server2022, hns.Reading{})
+	code, out, r := runProgram(t, s, "--corpus=false", "--pods", strings.Join(s.pods, ","))
+	if code != exitAsAssumed || !r.QuestionsOnly || r.Corpus.Cases != 0 || r.Sent.Flows != 0 || len(r.Answers) < 20 || !strings.Contains(out, "(no packets were sent: --corpus=false)") {
+		t.Errorf("exit %d, %d answers\n%s", code, len(r.Answers), out)
+	}
+	s.fake.Before(func(op, _ string) error {
+		if op == "CreateEndpoint" {
+			return hns.NewError(op, hns.CodeInvalidPolicy, "planted")
+		}
+		return nil
+	})
+	if code, out, _ := runProgram(t, s, "--corpus=false"); code == exitAsAssumed {
+		t.Errorf("exit %d without an endpoint\n%s", code, out)
+	}
+}
+
 // TestOtherwise breaks HNS; the report must show that.
 func TestOtherwise(t *testing.T) {
 	s := simulate(t, hns.Server2022, hns.Reading{})

@@ -58,6 +58,7 @@ type options struct {
 	table   string
 	timeout time.Duration
 	sending time.Duration // bounds the corpus by packets
+	corpus  bool
 }
 
 func parse(args []string, w io.Writer) (options, error) {
@@ -74,6 +75,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&pods, "pods", "", "GUIDs of the HCN namespaces of two running pods on the network, for checks that need packets; their policies are changed meanwhile")
 	f.StringVar(&o.out, "out", ".", "directory for report.txt and report.json")
 	f.DurationVar(&o.sending, "packet-time", 30*time.Minute, "with --pods: send packets of the corpus for at most this long; 0 for none")
+	f.BoolVar(&o.corpus, "corpus", true, "compare the corpus, which takes minutes; false only asks the questions")
 	f.StringVar(&o.table, "table", "", "print the reports in the directories below this one as Markdown, and end")
 	f.DurationVar(&o.timeout, "timeout", 90*time.Minute, "give up after this long")
 	if err := f.Parse(args); err != nil {
@@ -163,13 +165,25 @@ func ask(ctx context.Context, o options, open func() (hns.Client, wire, error)) 
 	if r.Answers, err = b.probe(ctx); err != nil {
 		return r, err
 	}
+	if b.host, err = thisHost(); err != nil {
+		return r, err
+	}
+	unit, err := b.counterUnit(ctx, o.pods)
+	r.Answers = append(r.Answers, unit)
+	if err != nil {
+		return r, fmt.Errorf("question %s: %w", unit.ID, err)
+	}
 	r.Sent.Why = "no packets were sent: see the answers without packets"
 	more, err := b.probePackets(ctx, o.pods, packets, func(p *pair) (err error) {
+		if !o.corpus {
+			r.Sent.Why = "no packets were sent: --corpus=false"
+			return nil
+		}
 		r.Sent, err = p.sendCorpus(ctx, cases, o.sending)
 		return err
 	})
 	r.Answers = append(r.Answers, more...)
-	if err != nil {
+	if r.QuestionsOnly = !o.corpus; err != nil || r.QuestionsOnly {
 		return r, err
 	}
 	r.Corpus, err = b.corpus(ctx, cases)
