@@ -3,6 +3,7 @@
 package wine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -213,6 +214,33 @@ func (m *Machine) Command(ctx context.Context, exe string, args ...string) *exec
 
 // Output runs a command on the machine and returns what it wrote.
 func (m *Machine) Output(cmd *exec.Cmd) (string, error) { return m.prefix.output(cmd) }
+
+// GoTest runs go test for Windows with flags and packages. The programs of the tests run on the machine. It returns what
+// go test -json prints; that tests fail is no error.
+func (m *Machine) GoTest(ctx context.Context, top string, args []string, env ...string) ([]byte, error) {
+	run := m.File("run-test")
+	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net='%s' -- '%s' \"$@\"\n", m.NS.Path(), m.prefix.wine)
+	if err := os.WriteFile(run, []byte(script), 0o700); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json", "-count=1", "-exec=" + run}, args...)...)
+	cmd.Dir = top
+	cmd.Env = append(append(m.prefix.environment(), "CGO_ENABLED=0", "GOOS=windows", "GOARCH=amd64"), env...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &errOut, 2*time.Second // background processes of Wine may hold pipes
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && ctx.Err() == nil || errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // a test failed
+	}
+	if err == nil && out.Len() == 0 {
+		err = errors.New("it ran no test")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("go test %s: %w\n%s", strings.Join(args, " "), err, errOut.String())
+	}
+	return out.Bytes(), nil
+}
 
 // agentHTTP is the address of the agent's metrics and health.
 const agentHTTP = "127.0.0.1:9470"
