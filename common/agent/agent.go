@@ -26,6 +26,8 @@ type Agent struct {
 	drifted dataplane.History
 	metrics *prometheus.Registry
 	flows   *observe.Store
+	// newest are the exemplars of the counters of flows.
+	newest observe.Newest
 
 	// latest is the newest snapshot; wake makes the loop read it.
 	latest atomic.Pointer[model.Snapshot]

@@ -5,17 +5,24 @@ package agent_test
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // maxSeries bounds the series of an idle agent, without those of the Go runtime and the process.
@@ -124,6 +131,69 @@ func TestOpenMetrics(t *testing.T) {
 		r.agent.Handler().ServeHTTP(w, req)
 		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") || !strings.HasSuffix(w.Body.String(), "# EOF\n") {
 			t.Errorf("Content-Type %q", kind)
+		}
+		r.end()
+	})
+}
+
+// silent is a data path that reports flows, and has none.
+type silent struct{ *dataplanetest.Fake }
+
+// Watch implements dataplane.Watcher.
+func (silent) Watch(ctx context.Context, _ func([]model.FlowEvent)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestExemplars reads the exemplar of a counter of flows as OpenMetrics defines it. The text format of Prometheus has none.
+func TestExemplars(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		features := linux
+		features.Flows = model.AllFlows
+		r.fake = dataplanetest.NewFake(features)
+		r.change = func(c *agent.Config) {
+			open := c.Open
+			c.Open = func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+				_, err := open(ctx, node)
+				return silent{r.fake}, err
+			}
+		}
+		r.start()
+		r.agent.Publish(cluster{pods: 1}.snapshot())
+		r.settle()
+		r.settle()
+		read := func(accept string) string {
+			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			req.Header.Set("Accept", accept)
+			w := httptest.NewRecorder()
+			r.agent.Handler().ServeHTTP(w, req)
+			return w.Body.String()
+		}
+		const open = "application/openmetrics-text; version=1.0.0"
+		if before := read(open); strings.Contains(before, "flow_id") || !strings.Contains(before, `isthmus_flow_events_total{verdict="deny"} `) {
+			t.Errorf("before a flow:\n%s", before)
+		}
+		at := time.Unix(1_800_000_000, 500_000_000)
+		r.agent.Newest().Set(observe.Denied, observe.Identified{ID: "01234567-89ab-8cde-8000-000000000001", Time: at})
+		r.agent.Newest().Set(observe.Dropped, observe.Identified{ID: strings.Repeat("x", 200), Time: at})
+		// name, labels and value of the sample; labels, value and time of the exemplar
+		line := regexp.MustCompile(`(?m)^isthmus_flow_events_total\{verdict="(\w+)"\} [0-9.e+]+( # \{flow_id="([0-9a-f-]{36})"\} ([0-9.]+) ([0-9.e+]+))?$`)
+		found := make(map[string]string)
+		for _, m := range line.FindAllStringSubmatch(read(open), -1) {
+			found[m[1]] = m[3]
+			if m[3] == "" {
+				continue
+			}
+			if seconds, err := strconv.ParseFloat(m[5], 64); m[4] != "1.0" || err != nil || seconds != 1_800_000_000.5 {
+				t.Errorf("%q: value %s, time %s, %v", m[0], m[4], m[5], err)
+			}
+		}
+		want := map[string]string{"allow": "", "deny": "01234567-89ab-8cde-8000-000000000001", "drop": "", "observe": ""}
+		if !maps.Equal(found, want) {
+			t.Errorf("exemplars %v, want %v", found, want)
+		}
+		if text := read("text/plain"); strings.Contains(text, "flow_id") {
+			t.Errorf("the text format has an exemplar:\n%s", text)
 		}
 		r.end()
 	})

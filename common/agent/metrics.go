@@ -204,9 +204,22 @@ func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
 		if o == observe.Allowed && reports == model.DeniedFlows {
 			continue // 0 would say that there were none
 		}
-		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(seen[o]), o.String())
+		ch <- c.agent.withExemplar(prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(seen[o]), o.String()), o)
 	}
 	ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(missed), "slow_reader")
+}
+
+// withExemplar adds the newest flow of an outcome to a counter, for clients that ask for OpenMetrics.
+func (a *Agent) withExemplar(m prometheus.Metric, o observe.Outcome) prometheus.Metric {
+	f := a.newest.Get(o)
+	if f.ID == "" {
+		return m
+	}
+	with, err := prometheus.NewMetricWithExemplars(m, prometheus.Exemplar{Value: 1, Labels: prometheus.Labels{"flow_id": f.ID}, Timestamp: f.Time})
+	if err != nil { // an ID that is longer than OpenMetrics allows
+		return m
+	}
+	return with
 }
 
 // allProblems returns the problems of the view and of the snapshot source.

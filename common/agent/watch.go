@@ -63,6 +63,10 @@ func (l *loop) unwatch() {
 	}
 }
 
+// Newest holds the exemplars of the counters of flows. The server of Hubble's interface, which gives flows their identifiers,
+// sets them.
+func (a *Agent) Newest() *observe.Newest { return &a.newest }
+
 // Flows returns the flow events of this node. The error says why there are none; it is
 // errors.ErrUnsupported if the data path does not report single flows.
 func (a *Agent) Flows() (*observe.Store, error) {

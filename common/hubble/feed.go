@@ -84,7 +84,11 @@ func (s *Server) add(f *observe.Flow) {
 	if f.Time.After(s.newest) {
 		s.newest = f.Time
 	}
-	s.ring.Add(Event{Time: f.Time, Flow: s.mapper.Map(f)})
+	m := s.mapper.Map(f)
+	s.ring.Add(Event{Time: f.Time, Flow: m})
+	if s.cfg.Newest != nil {
+		s.cfg.Newest.Set(f.Outcome(), observe.Identified{ID: m.GetUuid(), Time: f.Time})
+	}
 }
 
 func (s *Server) lost(source flow.LostEventSource, n uint64, now time.Time) {

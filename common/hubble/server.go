@@ -43,6 +43,8 @@ type Config struct {
 	Missed func(context.Context) (uint64, error)
 	// Snapshot returns the newest snapshot, or nil.
 	Snapshot func() *model.Snapshot
+	// Newest gets the identifiers of the newest flows; it may be nil.
+	Newest *observe.Newest
 	// Beside registers further services for the same clients; it may be nil.
 	Beside func(*grpc.Server)
 }

@@ -395,3 +395,19 @@ func TestIncomplete(t *testing.T) {
 		t.Errorf("a stream of %v", list)
 	}
 }
+
+// The newest flow of each outcome has an identifier that a client finds.
+func TestNewest(t *testing.T) {
+	var newest observe.Newest
+	r := serve(t, func(c *Config) { c.Newest = &newest })
+	r.available()
+	r.add(3)
+	wait(t, "exemplar of the third flow", func() bool {
+		id := newest.Get(observe.Denied).ID
+		list := r.flows(&observer.GetFlowsRequest{Number: 10, Whitelist: []*flow.FlowFilter{{Uuid: []string{id}}}})
+		return id != "" && len(list) == 1 && list[0].GetFlow().GetL4().GetTCP().GetSourcePort() == 2 && list[0].GetFlow().GetTime().AsTime().Equal(newest.Get(observe.Denied).Time)
+	})
+	if other := newest.Get(observe.Allowed); other.ID != "" {
+		t.Errorf("no flow was allowed: %v", other)
+	}
+}
