@@ -30,6 +30,8 @@ const (
 	keep = 5 * time.Second
 	// part is the size of the parts of a stream, in bytes.
 	part = 64 << 10
+	// maxSending bounds the clients that objects are sent to at a time.
+	maxSending = 4
 	// maxReport bounds an answer in bytes. Clients of gRPC accept 1 MB.
 	maxReport = 768 << 10
 	// maxRules and maxMisses bound what remains of an answer that is larger.
@@ -51,9 +53,11 @@ type Server struct {
 	isthmusv1.UnimplementedExplainServer
 	cfg Config
 
-	// turn holds a token while a call reads the data path or sends objects: one at a time.
+	// turn holds a token while a call explains a flow: one at a time.
 	turn chan struct{}
-	read *node // the last reading; it belongs to the holder of turn
+	// sending holds a token for each call that sends objects. A client that does not read them delays no other.
+	sending chan struct{}
+	read    *node // the last reading; it belongs to the holder of turn
 
 	mutex   sync.Mutex // of known and version
 	known   *model.Snapshot
@@ -69,7 +73,9 @@ type node struct {
 }
 
 // New returns a Server.
-func New(c Config) *Server { return &Server{cfg: c, turn: make(chan struct{}, 1)} }
+func New(c Config) *Server {
+	return &Server{cfg: c, turn: make(chan struct{}, 1), sending: make(chan struct{}, maxSending)}
+}
 
 // Register adds the service to a server.
 func (s *Server) Register(g *grpc.Server) { isthmusv1.RegisterExplainServer(g, s) }
@@ -97,11 +103,12 @@ func (s *Server) GetCluster(r *isthmusv1.GetClusterRequest, stream grpc.ServerSt
 	if err := stream.Send(&isthmusv1.GetClusterResponse{Version: version}); err != nil || r.GetHave() == version {
 		return err
 	}
-	give, err := s.take(stream.Context())
-	if err != nil {
-		return err
+	select {
+	case s.sending <- struct{}{}:
+		defer func() { <-s.sending }()
+	default:
+		return status.Errorf(codes.ResourceExhausted, "the agent sends objects to %d clients already: try again later", maxSending)
 	}
-	defer give()
 	out := bufio.NewWriterSize(parts{stream}, part)
 	if err := inspect.WriteObjects(out, snapshot); err != nil {
 		return err

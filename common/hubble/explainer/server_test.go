@@ -132,6 +132,34 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// Clients that do not read the objects delay no explanation, and there is a bound to them.
+func TestSlowClients(t *testing.T) {
+	s := cluster()
+	var many []*model.Pod
+	for i := range 20_000 { // more than gRPC buffers
+		many = append(many, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: fmt.Sprint("web-", i)}, Node: "n1", Labels: model.MakeLabels(map[string]string{"app": strings.Repeat("x", 60)})})
+	}
+	large := model.MakeSnapshot(nil, nil, many, nil)
+	c := start(t, Config{Snapshot: func() *model.Snapshot { return large }, Dump: func(context.Context) (*inspect.Bundle, error) { return dumped(s), nil }})
+	for range maxSending {
+		stream, err := c.GetCluster(t.Context(), &isthmusv1.GetClusterRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the version and the first part
+			if _, err := stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, _, err := objects(t, c, ""); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one client more: %v", err)
+	}
+	if _, err := c.ExplainFlow(t.Context(), &isthmusv1.ExplainFlowRequest{Src: "10.0.1.2", Dst: "10.0.1.3", Protocol: 6, Port: 80}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A node answers for its own pods, with the verdict of the policies next to what was read back.
 func TestExplain(t *testing.T) {
 	s := cluster()
