@@ -7,13 +7,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
+	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
@@ -129,6 +137,7 @@ func TestFlowEvents(t *testing.T) {
 	if err != nil || !strings.Contains(metrics, `isthmus_flow_events_total{verdict="deny"}`) || !strings.Contains(metrics, `isthmus_flow_events_missed_total{reason="lost"} 0`) {
 		t.Errorf("no metrics of flow events (%v)", err)
 	}
+	checkExemplar(t, node)
 
 	if err := node.Kill(); err != nil {
 		t.Fatal(err)
@@ -183,6 +192,37 @@ func windowsEvents(ctx context.Context, t *testing.T, c *cluster.Cluster, pods m
 		!strings.Contains(metrics, `isthmus_flow_events_missed_total{reason="lost"} 0`) {
 		t.Errorf("metrics of flow events of a Windows node: %v", err)
 	}
+}
+
+var exemplar = regexp.MustCompile(`(?m)^isthmus_flow_events_total\{verdict="deny"\} \S+ # \{flow_id="([0-9a-f-]{36})"\} 1\.0 \S+$`)
+
+// checkExemplar reads the exemplar of denied flows, and finds its flow over Hubble's interface.
+func checkExemplar(t *testing.T, node *cluster.Node) {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+socket.Hubble(node.Socket()), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := observer.NewObserverClient(conn)
+	why := "none"
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		text, err := node.OpenMetrics()
+		m := exemplar.FindStringSubmatch(text)
+		if err != nil || m == nil {
+			why = fmt.Sprintf("no exemplar (%v)", err)
+			continue
+		}
+		stream, err := client.GetFlows(t.Context(), &observer.GetFlowsRequest{Number: 10, Whitelist: []*flow.FlowFilter{{Uuid: []string{m[1]}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, err := stream.Recv(); err == nil && f.GetFlow().GetUuid() == m[1] && f.GetFlow().GetVerdict() == flow.Verdict_DROPPED {
+			return
+		}
+		why = "no flow " + m[1]
+	}
+	t.Errorf("the exemplar of denied flows: %s", why)
 }
 
 // ctl repeats a command until its output is wanted, and returns the output.

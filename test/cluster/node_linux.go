@@ -268,6 +268,22 @@ func (n *Node) Get(path string) (body string, status int, err error) {
 	return string(b), r.StatusCode, err
 }
 
+// OpenMetrics reads the metrics of the agent in the format that Prometheus asks for.
+func (n *Node) OpenMetrics() (string, error) {
+	r, err := http.NewRequest(http.MethodGet, "http://"+HTTP+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	answer, err := n.NS.HTTPClient(5 * time.Second).Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	return string(b), err
+}
+
 func (n *Node) logTail() string {
 	b, _ := os.ReadFile(n.Log())
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
