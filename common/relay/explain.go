@@ -176,7 +176,8 @@ func (r *Relay) ask(ctx context.Context, name string, f model.Flow) (*explain.Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	a, err := isthmusv1.NewExplainClient(list[i].conn).ExplainFlow(ctx, &isthmusv1.ExplainFlowRequest{Src: f.Src.String(), Dst: f.Dst.String(), Protocol: uint32(f.Protocol), Port: uint32(f.Port)})
+	a, err := isthmusv1.NewExplainClient(list[i].conn).ExplainFlow(ctx, &isthmusv1.ExplainFlowRequest{
+		Src: f.Src.String(), Dst: f.Dst.String(), Protocol: uint32(f.Protocol), Port: uint32(f.Port)})
 	if err != nil {
 		return nil, err
 	}

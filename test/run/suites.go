@@ -63,7 +63,7 @@ func wholeSuites() []suite {
 		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: []step{
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
 			// they compute, so more of them run than there are processors.
-			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/wine/units", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
+			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
 				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: reports},
 			underWine(),
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m"}},
@@ -87,8 +87,9 @@ func systemSuites() []suite {
 	}
 	return []suite{
 		{name: "windows", summary: true, reports: []report{windowsReport}, steps: []step{
-			{packages: []string{"./test/wine/...", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
+			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
 			underWine(),
+			{packages: []string{"./test/wine/units"}, flags: []string{"-count=1", "-timeout=20m"}, env: append([]string{"ISTHMUS_WINE_UNITS=1"}, reports...)},
 		}},
 		{name: "api", summary: true, steps: []step{
 			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-timeout=30m"}},

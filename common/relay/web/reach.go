@@ -19,8 +19,9 @@ import (
 func newPages(c Cluster) (*page.Handler, error) {
 	return page.New(context.Background(), page.Config{
 		Cluster: c.Objects,
-		Links:   []page.Link{{Path: "/", Name: "Denied flows"}, {Path: "/reach", Name: "Who reaches whom"}, {Path: "/explain", Name: "Explain"}, {Path: "/nodes", Name: "Nodes"}},
-		Notes:   c.Notes,
+		Links: []page.Link{{Path: "/", Name: "Denied flows"}, {Path: "/reach", Name: "Who reaches whom"}, {Path: "/explain", Name: "Explain"},
+			{Path: "/nodes", Name: "Nodes"}},
+		Notes: c.Notes,
 		Allow: func(ctx context.Context, s *model.Snapshot, from, to string) error {
 			return failed(c.AllowEnds(ctx, s, from, to))
 		},

@@ -74,7 +74,8 @@ func New(c Config) (*Host, error) {
 		h.node = append(h.node, a)
 	}
 	h.sw = vfp.New(vfp.Config{Options: c.Options, Node: h.node, Open: h.open, Underlay: h.underlay, Trace: h.trace, Count: store.Count})
-	h.Service = service.New(service.Config{HNS: store, Version: c.Version, Stack: h.Stack(), Tracing: h.events, VFPControl: h.vfpctrl, Calls: c.Calls, Log: c.Log, Changed: h.changed})
+	h.Service = service.New(service.Config{
+		HNS: store, Version: c.Version, Stack: h.Stack(), Tracing: h.events, VFPControl: h.vfpctrl, Calls: c.Calls, Log: c.Log, Changed: h.changed})
 	return h, h.load()
 }
 

@@ -78,8 +78,8 @@ const limit = 18 * time.Minute
 func machine(t *testing.T) (*wine.Machine, string) {
 	t.Helper()
 	switch missing := wine.Missing(); {
-	case testing.Short():
-		t.Skip("takes minutes")
+	case os.Getenv("ISTHMUS_WINE_UNITS") == "":
+		t.Skip("takes minutes of processor time: make test-windows runs it")
 	case os.Geteuid() != 0:
 		t.Skip("needs root, to make a network namespace")
 	case missing != "":
