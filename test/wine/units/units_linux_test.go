@@ -29,11 +29,14 @@ var notUnderWine = map[string]struct {
 	why   string
 }{
 	"common/hubble": {why: "Wine 8 has no Unix sockets", tests: []string{
-		"TestFollow", "TestIncomplete", "TestLost", "TestMissedAtStart", "TestPeers", "TestServer", "TestSlowClients", "TestStreamsAreBounded", "TestUnavailable"}},
+		"TestFollow", "TestIncomplete", "TestLost", "TestMissedAtStart", "TestNewest", "TestPeers", "TestServer", "TestSlowClients", "TestStreamsAreBounded", "TestUnavailable"}},
+	"common/hubble/explainer": {why: "Wine 8 has no Unix sockets", tests: []string{"TestCluster", "TestExplain", "TestReadings", "TestSlowClients"}},
 	"common/relay": {why: "Wine 8 has no Unix sockets", tests: []string{
-		"TestAccess", "TestDiscover", "TestFollowKept", "TestFollowThreeNodes", "TestKilledNode", "TestPast", "TestRevoked", "TestSlowClient", "TestStreamsOfAUser"}},
+		"TestAccess", "TestDiscover", "TestExplain", "TestExplainAccess", "TestExplainDifference", "TestExplainLeaks", "TestExplainOtherPods", "TestFollowKept",
+		"TestFollowThreeNodes", "TestKilledNode", "TestPast", "TestRefresh", "TestRevoked", "TestSlowClient", "TestStreamsOfAUser"}},
 	"common/kube/manifests": {why: "Wine 8 makes no symbolic links, and a watched directory can neither be removed nor seen to be renamed", tests: []string{
 		"TestDirectoryComesAndGoes", "TestDirectoryFollowsChanges", "TestDirectoryIsALink", "TestDirectoryNeverMixes", "TestDirectoryRescans", "TestIrregularFiles"}},
+	"windows/hostroute": {why: "Wine has no route of loopback addresses; TestHostRoutes of test/wine runs it with another route", tests: []string{"TestSystem"}},
 }
 
 // TestUnitsUnderWine runs the tests that windows.yaml runs on Windows, with its own command line, under Wine. Those
