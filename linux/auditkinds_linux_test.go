@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	isthmuslink "github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
@@ -52,12 +53,13 @@ var damagedMaps = []struct {
 	{"endpoints", "endpoints endpoint", false, true, "delete change add"},
 	{"locals4", "locals", false, true, "delete change add"}, {"locals6", "locals", false, true, "delete change add"},
 	{"attachments", "attachments", false, true, "change"}, {"interfaces", "interfaces", false, true, "change"},
-	{"node_routes4", "node_routes", false, true, "delete change add"}, {"node_routes6", "node_routes", false, true, "delete change add"},
-	{"owners4", "owners", false, true, "delete change add"}, {"owners6", "owners", false, true, "delete change add"},
+	{"node_routes4", "node_routes", false, false, "delete change add"}, {"node_routes6", "node_routes", false, false, "delete change add"},
+	{"owners4", "owners", false, false, "delete change add"}, {"owners6", "owners", false, false, "delete change add"},
 	{"tunnel_nodes", "tunnel_nodes", false, false, "delete change add"}, {"tunnel_sources4", "tunnel_sources", false, false, "delete change add"},
 	{"tunnel_sources6", "tunnel_sources", false, false, "delete change add"},
-	{"deny4", "deny_list", false, true, "delete change add"}, {"deny_prefixes4", "deny_list", false, true, "delete change add"},
-	{"deny_prefixes6", "deny_list", false, true, "delete change add"}, {"deny_prefilter4", "deny_prefilter", false, false, "change"},
+	{"deny4", "deny_list", false, false, "delete change add"}, {"deny_prefixes4", "deny_list", false, false, "delete change add"},
+	{"deny_prefixes6", "deny_list", false, false, "delete change add"}, {"deny_prefilter4", "deny_prefilter", false, false, "change"},
+	{"deny_prefilter6", "deny_prefilter", false, false, "change"},
 }
 
 // kinds lists every kind of damage that is possible with this kernel.
@@ -196,15 +198,24 @@ func (a *auditLab) damageMap(name, op string) (what string, err error) {
 		if op == "delete" {
 			return m.Delete(e.key)
 		}
-		size := map[string]int{"interfaces": 40}[name] // the rest is padding
-		if size == 0 {
-			size = len(e.value)
-		}
-		bit := a.rng.IntN(size * 8)
+		bit := a.rng.IntN(meaningful(name, e.value) * 8)
 		e.value[bit/8] ^= 1 << (bit % 8)
 		return m.Put(e.key, e.value)
 	})
 	return what, err
+}
+
+// meaningful returns how many bytes of a value have a meaning, from its first byte.
+func meaningful(name string, value []byte) int {
+	const index, withEndpoint = 4, 40 // bytes of struct interface
+	switch {
+	case name != "interfaces":
+		return len(value)
+	case binary.NativeEndian.Uint32(value)&bpfobj.InterfaceKept != 0: // it holds no endpoint
+		return index
+	default:
+		return withEndpoint
+	}
 }
 
 // candidates returns the entries of a map that have a meaning.
@@ -212,7 +223,7 @@ func (a *auditLab) candidates(name string, m *ebpf.Map) ([]rawEntry, error) {
 	if name == "rows" {
 		return a.usedRows(m)
 	}
-	if name == "ports" || name == "deny_prefilter4" { // every entry has a meaning
+	if name == "ports" || strings.HasPrefix(name, "deny_prefilter") { // every entry has a meaning
 		key := binary.NativeEndian.AppendUint32(nil, uint32(a.rng.IntN(int(m.MaxEntries()))))
 		value, err := m.LookupBytes(key)
 		return []rawEntry{{key, value}}, err

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/traffic"
@@ -115,16 +117,18 @@ func TestRestart(t *testing.T) {
 	l.delete("b")
 }
 
-// The agent does not add programs beside those of a newer layout; the error names the remedy.
+// The agent does not add programs beside those of a newer layout; the error names the remedy. A
+// directory without pins is no layout, and does not prevent a start.
 func TestOtherLayoutIsRefused(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)
 	l.apply()
-	l.must(l.backend.Close())
 	for name, word := range map[string]string{"v1": "older", "v99": "newer"} {
+		l.must(l.backend.Close())
 		path := filepath.Join(l.bpffs, name)
 		l.must(os.Mkdir(path, 0o700))
+		l.must(replace(filepath.Join(path, "events"), ebpf.Hash, 4, 4))
 		l.must(l.node.Do(func() error {
 			cfg := linux.Defaults()
 			cfg.BPFFS, cfg.Uplink = l.bpffs, "eth0"
@@ -134,8 +138,10 @@ func TestOtherLayoutIsRefused(t *testing.T) {
 			}
 			return nil
 		}))
-		l.must(os.Remove(path))
+		l.allowed(a, "tcp", "10.1.0.12", 80)
+		l.must(os.Remove(filepath.Join(path, "events")))
+		l.must(os.Mkdir(filepath.Join(path, "links"), 0o700))
+		l.start()
 		l.allowed(a, "tcp", "10.1.0.12", 80)
 	}
-	l.start()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
@@ -48,8 +49,10 @@ func damages(l *lab) []damage {
 		}, "usable as map rows"},
 		{"map in place of a link", func() error { return replace(v3(links+"-to_pod"), ebpf.Hash, 4, 4) }, ""},
 		{"map in place of the directory of links", func() error { return replace(v3("links"), ebpf.Hash, 4, 4) }, ""},
-		{"other versions that are none", func() error {
-			return errors.Join(replace(filepath.Join(l.bpffs, "v9"), ebpf.Hash, 4, 4), replace(filepath.Join(l.bpffs, "v1"), ebpf.Hash, 4, 4))
+		{"map in place of the directory of XDP links", func() error { return replace(filepath.Join(l.bpffs, "xdp"), ebpf.Hash, 4, 4) }, ""},
+		{"maps in place of other versions, and one without pins", func() error {
+			return errors.Join(replace(filepath.Join(l.bpffs, "v9"), ebpf.Hash, 4, 4), replace(filepath.Join(l.bpffs, "v1"), ebpf.Hash, 4, 4),
+				os.MkdirAll(filepath.Join(l.bpffs, "v99", "links"), 0o700))
 		}, ""},
 		{"class of a port beyond rows", func() error { return poke(v3("ports"), uint32(80), uint16(1057)) }, "entry 80 of ports has class 1057"},
 		{"verdict of a row beyond the map", func() error { return poke(v3("verdicts"), [2]uint32{1 << 20, 5}, [2]uint32{16417}) }, "table 1048576"},
@@ -61,6 +64,9 @@ func damages(l *lab) []damage {
 // starts, passes no denied packet, reports the damage, and enforces policy as before.
 func TestStartOnDamagedPins(t *testing.T) {
 	l := newLab(t)
+	l.must(l.backend.Close())
+	l.xdp = denylist.Devices{Auto: true}
+	l.start()
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)
 	l.echo(b, 81)

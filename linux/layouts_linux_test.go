@@ -409,7 +409,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 		}
 		u.judgeQuickly()
 	}
-	replace := func(name string, spec *ebpf.MapSpec) {
+	exchange := func(name string, spec *ebpf.MapSpec) {
 		t.Helper()
 		l.must(os.Rename(filepath.Join(old, name), filepath.Join(l.bpffs, "kept")))
 		if spec != nil {
@@ -424,8 +424,8 @@ func TestUpgradeIsRefused(t *testing.T) {
 		}
 		l.must(os.Rename(filepath.Join(l.bpffs, "kept"), filepath.Join(old, name)))
 	}
-	replace("conns6", nil)
-	replace("conns4", &ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 16, ValueSize: 72, MaxEntries: 10}) // no BTF
+	exchange("conns6", nil)
+	exchange("conns4", &ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 16, ValueSize: 72, MaxEntries: 10}) // no BTF
 	from, err := ebpf.LoadPinnedMap(filepath.Join(old, "conns4"), nil)
 	l.must(err)
 	defer from.Close()
@@ -438,13 +438,16 @@ func TestUpgradeIsRefused(t *testing.T) {
 		m.Close()
 		l.must(os.Rename(filepath.Join(l.bpffs, "kept"), filepath.Join(old, "conns4")))
 	}
-	replace("post_dnat", &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 52, MaxEntries: 65536})
-	l.must(os.Mkdir(filepath.Join(l.bpffs, "v99"), 0o700))
-	refused("v99", "newer", loader.LayoutVersion)
-	l.must(os.Remove(filepath.Join(l.bpffs, "v99")))
-	l.must(os.Mkdir(filepath.Join(l.bpffs, "v0"), 0o700))
-	refused("v0, v1", "not finished")
-	l.must(os.Remove(filepath.Join(l.bpffs, "v0")))
+	exchange("post_dnat", &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 52, MaxEntries: 65536})
+	beside := func(layout string, words ...string) {
+		t.Helper()
+		l.must(os.Mkdir(filepath.Join(l.bpffs, layout), 0o700))
+		l.must(replace(filepath.Join(l.bpffs, layout, "events"), ebpf.Hash, 4, 4))
+		refused(words...)
+		l.must(remove(filepath.Join(l.bpffs, layout)))
+	}
+	beside("v99", "v99", "newer", loader.LayoutVersion)
+	beside("v0", "v0, v1", "not finished")
 	l.start()
 	u.adopt()
 	u.judge()

@@ -5,6 +5,7 @@ package migrate
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -64,7 +65,7 @@ func (o *Layout) Close() error {
 // Find searches a bpffs directory for layouts of other versions than ours that are in force. It
 // returns the name of an older layout, "" if there is none. A newer layout is an error, because
 // this version cannot read it. Two older ones are an error, because an upgrade starts from one
-// layout. The error names the remedy.
+// layout. The error names the remedy. A directory without pins is no layout.
 func Find(dir, ours string) (string, error) {
 	own, err := Number(ours)
 	if err != nil {
@@ -77,8 +78,14 @@ func Find(dir, ours string) (string, error) {
 	var found []string
 	for _, e := range entries {
 		n, err := Number(e.Name())
+		if err != nil || n == own || !e.IsDir() {
+			continue // not the directory of another layout
+		}
+		pinned, err := holdsPins(filepath.Join(dir, e.Name()))
 		switch {
-		case err != nil || n == own || !e.IsDir(): // not the directory of another layout
+		case err != nil:
+			return "", err
+		case !pinned:
 		case n > own:
 			return "", fmt.Errorf("%s holds the maps and programs of a newer agent, with layout %s, which are in force, and this one has layout %s: "+
 				"run that agent, or drain the node and remove the directory", filepath.Join(dir, e.Name()), e.Name(), ours)
@@ -94,6 +101,21 @@ func Find(dir, ours string) (string, error) {
 		return "", nil
 	}
 	return found[0], nil
+}
+
+// holdsPins reports whether a directory of a bpffs has a pin in it or below it.
+func holdsPins(dir string) (pinned bool, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			pinned = true
+			return fs.SkipAll
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("search %s for pins: %w", dir, err)
+	}
+	return pinned, nil
 }
 
 // Number parses the name of a layout directory.

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -60,7 +61,7 @@ func questions() []question {
 	}
 }
 
-// run measures all questions on one cluster.
+// run measures all questions on one cluster. It returns an error if a figure misses its goal.
 func run(ctx context.Context, out io.Writer, pods int) error {
 	dir, err := os.MkdirTemp("", "isthmus-analysis-")
 	if err != nil {
@@ -83,6 +84,7 @@ func run(ctx context.Context, out io.Writer, pods int) error {
 		return fmt.Errorf("build isthmusctl: %w\n%s", err, text)
 	}
 	enc := json.NewEncoder(out)
+	var missed []error
 	for _, q := range questions() {
 		figures, err := q.measure(ctx, program, dir)
 		if err != nil {
@@ -92,9 +94,12 @@ func run(ctx context.Context, out io.Writer, pods int) error {
 			if err := enc.Encode(f); err != nil {
 				return err
 			}
+			if f.Goal > 0 && f.Value > f.Goal {
+				missed = append(missed, fmt.Errorf("%s: %.1f %s, goal %.1f", f.Name, f.Value, f.Unit, f.Goal))
+			}
 		}
 	}
-	return nil
+	return errors.Join(missed...)
 }
 
 func write(dir string, files map[string][]byte) error {
