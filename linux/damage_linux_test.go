@@ -3,9 +3,12 @@
 package linux_test
 
 import (
+	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,6 +109,87 @@ func TestStartOnDamagedPins(t *testing.T) {
 			l.clean()
 		})
 	}
+}
+
+// TestStartOnRandomMaps fills every map with random entries while no agent runs. The next agent
+// starts and enforces what it applies, and its first audit leaves nothing of them.
+func TestStartOnRandomMaps(t *testing.T) {
+	l := newLab(t)
+	l.must(l.backend.Close())
+	l.xdp = denylist.Devices{Auto: true}
+	l.start()
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.echo(b, 81)
+	policies := []*model.Policy{isolate("b", model.Ingress, accept(pods("a"), tcp(80)))}
+	l.apply(policies...)
+	for seed := range uint64(4) {
+		for l.idle() {
+		}
+		l.must(l.backend.Close())
+		if n := l.fill(rand.New(rand.NewPCG(seed, 0))); n < 40 {
+			t.Fatalf("seed %d: %d maps have random entries", seed, n)
+		}
+		l.start()
+		l.state = nil
+		l.must(l.add("a", 11))
+		l.must(l.add("b", 12))
+		l.apply(policies...)
+		l.allowed(a, "tcp", "10.1.0.12", 80)
+		l.denied(a, "tcp", "10.1.0.12", 81)
+		l.denied(l.outside, "tcp", "10.1.0.12", 80)
+		l.must(l.node.Do(func() error { _, err := l.backend.Audit(t.Context(), l.state); return err }))
+		l.apply(policies...) // repairs what the audit found
+		for l.idle() {
+		}
+		l.sound()
+		l.clean()
+		l.allowed(a, "tcp", "10.1.0.12", 80)
+		l.denied(a, "tcp", "10.1.0.12", 81)
+		l.denied(l.outside, "tcp", "10.1.0.12", 80)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// fill writes random entries to every pinned map, and returns how many maps took some.
+func (l *lab) fill(rng *rand.Rand) (filled int) {
+	l.t.Helper()
+	pins, err := filepath.Glob(filepath.Join(l.bpffs, loader.LayoutVersion, "*"))
+	l.must(err)
+	random := func(n uint32) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return b
+	}
+	for _, pin := range pins {
+		m, err := ebpf.LoadPinnedMap(pin, nil)
+		if err != nil {
+			continue // a program, or a directory
+		}
+		took := false
+		for range 64 {
+			key, value := random(m.KeySize()), any(random(m.ValueSize()))
+			switch m.Type() {
+			case ebpf.Array, ebpf.PerCPUArray:
+				key = binary.NativeEndian.AppendUint32(nil, rng.Uint32N(m.MaxEntries()))
+			case ebpf.LPMTrie:
+				binary.NativeEndian.PutUint32(key, rng.Uint32N(8*(m.KeySize()-4)+1))
+			}
+			if m.Type() == ebpf.PerCPUArray {
+				value = slices.Repeat([][]byte{random(m.ValueSize())}, ebpf.MustPossibleCPU())
+			}
+			took = m.Put(key, value) == nil || took
+		}
+		if took {
+			filled++
+		}
+		m.Close()
+	}
+	return filled
 }
 
 // clean requires that an audit finds nothing.
