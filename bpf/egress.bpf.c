@@ -291,6 +291,21 @@ static __always_inline bool bridged_passes(const struct view *v, bool v6)
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
 
+/* Reports whether an IPv6 packet to a pod of this node comes from the pod range of another node
+ * by a device that does not lead there. to_pod cannot know the device if the kernel fragments the
+ * packet again. */
+static __always_inline bool misrouted(const struct view *v, struct flow *flow)
+{
+	struct prefix6 prefix = { .bits = 128 };
+	struct node_route *found;
+
+	__builtin_memcpy(prefix.addr, &flow->src, 16);
+	found = bpf_map_lookup_elem(&node_routes6, &prefix);
+	if (!found || found->ifindex == v->ifindex)
+		return false;
+	return load(v, offsetof(struct ipv6hdr, daddr), &flow->dst.word[0], 16) || owner_of(&flow->dst, true) == OWNER_POD;
+}
+
 /* Reports whether a packet from elsewhere may be forwarded. Its source must not be an address
  * of this node or its pods. Masquerading comes later, so a masqueraded packet still has its own
  * source. */
@@ -300,7 +315,7 @@ static __always_inline bool may_forward(const struct view *v, bool v6)
 
 	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), v6 ? &flow.src.word[0] : &flow.src.word[3], v6 ? 16 : 4))
 		return false;
-	return owner_of(&flow.src, v6) ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
+	return owner_of(&flow.src, v6) || (v6 && misrouted(v, &flow)) ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
 }
 
 /* Reports whether from_pod stored a record of a packet. */

@@ -88,7 +88,7 @@ static __always_inline enum outcome track_known(struct __sk_buff *skb, struct de
 			conn_leave(c, end, CONN_DIRECT | CONN_REMOTE);
 		if ((c->flow_flags & CONN_REMOTE) && p->flow.protocol == IPPROTO_UDP)
 			conn_leave(c, end, CONN_REMOTE);
-		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != skb->ingress_ifindex) {
+		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != l->device) {
 			act = find_source(skb, p, l);
 			if (!act)
 				act = update_source(skb, l, c, end);
@@ -217,6 +217,10 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 		act = parse_any(skb, p, v6);
 		if (act)
 			return drop(skb, l, p, act);
+		if (l->host && p->split && !skb->sk) { /* what the host sends has a socket */
+			l->host = false;
+			l->device = DEVICE_LOST;
+		}
 		act = v6 ? police_discovery(skb, p, from_pod) : ACT_FLOW;
 		if (act != ACT_FLOW)
 			return act ? drop(skb, l, p, act) : PASS;
@@ -228,7 +232,7 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	if (foreign && !from_pod && !to_own_address(skb, p))
 		return drop(skb, l, p, DROP_SPOOFED);
 	if (same(&p->flow.src, &p->flow.dst)) /* a pod always reaches itself */
-		return from_pod || !skb->ingress_ifindex || skb->ingress_ifindex == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
+		return from_pod || l->host || l->device == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
 	if (p->kind == PACKET_ERROR) {
 		act = from_pod ? ACT_PASS : find_source(skb, p, l);
 		if (!act)
@@ -249,7 +253,7 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 
 static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
-	struct decision d = { .local = { .index = NO_SLOT, .from_pod = from_pod, .host = !from_pod && !skb->ingress_ifindex } };
+	struct decision d = { .local = { .index = NO_SLOT, .from_pod = from_pod, .host = !from_pod && !skb->ingress_ifindex, .device = from_pod ? 0 : skb->ingress_ifindex } };
 	struct ethhdr *eth = (void *)(long)skb->data; /* linear, because the kernel has read it
 						       * already */
 	const struct endpoint *e = find_endpoint(skb->ifindex);

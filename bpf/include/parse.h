@@ -52,20 +52,12 @@ static __always_inline enum outcome parse_transport(struct cursor *c, struct pac
 	return ACT_PASS;
 }
 
-/* Parses a fragment. Only the first one has the ports (see fragments.h). Neighbour discovery
- * must not be fragmented (RFC 6980). */
+/* Parses a fragment. Only the first one has the ports (see fragments.h). */
 static __always_inline enum outcome parse_fragment(struct cursor *c, struct packet *p, __u32 id, bool first)
 {
-	enum outcome act;
-
 	p->id = id;
 	p->fragment = first ? FRAGMENT_FIRST : FRAGMENT_LATER;
-	if (!first)
-		return ACT_PASS;
-	act = parse_transport(c, p, 0);
-	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER)
-		p->kind = PACKET_FLOW;
-	return act;
+	return first ? parse_transport(c, p, 0) : ACT_PASS;
 }
 
 /* Reports whether the parsed headers end within the length that IP gives; padding may follow.
@@ -148,6 +140,7 @@ static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p
 			fragment = take(c, sizeof(*fragment));
 			if (!fragment || fragmented)
 				return DROP_MALFORMED;
+			p->split = true;
 			next = fragment->next;
 			id = fragment->id;
 			offset = bpf_ntohs(fragment->offset);
@@ -166,6 +159,9 @@ done:
 	p->flow.protocol = next;
 	taken = c->pos - start;
 	act = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p, length > taken ? length - taken : 0);
+	/* Neighbour discovery must not be fragmented (RFC 6980). */
+	if (p->split && (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER))
+		p->kind = PACKET_FLOW;
 	return act ? act : within(c, start, length);
 }
 

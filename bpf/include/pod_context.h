@@ -13,6 +13,10 @@ static __always_inline bool continues(enum outcome act)
 	return act <= ACT_PASS && act != ACT_DENIED && act != ACT_UNKNOWN;
 }
 
+/* A packet from elsewhere whose device is not known. The kernel forgets it when it fragments an
+ * IPv6 packet that it has reassembled. No device has this index. */
+#define DEVICE_LOST 0x7fffffff
+
 /* A pod at one end of a packet's flow. */
 struct pod_ctx {
 	__u32 index; /* of its slot */
@@ -26,7 +30,9 @@ struct pod_ctx {
 	bool masqueraded : 1; /* a client (see load_sender) that uses an address of this node */
 	bool peer_is_pod : 1; /* the other end is a pod; set by evaluate_early, for new flows only */
 	bool outside : 1;     /* the other end is not a pod; set by open_flow */
-	__u32 device;         /* leads to the other end, if that is not on this node */
+	/* The device that leads to the other end, if that is not on this node. For a packet to the
+	 * pod, the one that it arrived by: 0 for the host itself, or DEVICE_LOST. */
+	__u32 device;
 };
 
 /* Returns the real source of a packet whose source the host stack replaced. The program stores

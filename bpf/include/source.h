@@ -36,16 +36,16 @@ __noinline int may_arrive_by(const struct ip *src, int v6, __u32 device)
  * arrive by this interface. */
 __noinline enum outcome find_source(struct __sk_buff *skb, const struct packet *p, struct pod_ctx *l)
 {
-	__u32 device = skb->ingress_ifindex;
 	const struct endpoint *from;
 	struct end sender;
 	struct ip pod = {};
 	const struct ip *src;
+	__u32 device;
 	bool exchanged;
 
 	if (!p || !l)
 		return DROP_SPOOFED;
-	l->device = device;
+	device = l->device;
 	l->host = !device;
 	l->masqueraded = false;
 	if (!device)
@@ -63,5 +63,7 @@ __noinline enum outcome find_source(struct __sk_buff *skb, const struct packet *
 		load_sender(skb, &sender);
 		src = &sender.addr;
 	}
+	if (device == DEVICE_LOST)
+		return ACT_PASS; /* the program on FORWARD has compared the source and the device */
 	return (from ? same(src, &pod) : may_arrive_by(src, p->v6, device)) ? ACT_PASS : DROP_SPOOFED;
 }

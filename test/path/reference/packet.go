@@ -144,7 +144,7 @@ func (p *Packet) Opens() bool {
 // IsDiscovery reports whether p is a message of neighbour or listener discovery that no router can have forwarded
 // (RFC 4861, 6.1 and 7.1; RFC 3810, 5; RFC 6980), and whether only routers send it.
 func (p *Packet) IsDiscovery() (discovery, router bool) {
-	if !p.isICMP() || !p.V6() || p.Fragment != Whole {
+	if !p.isICMP() || !p.V6() || p.Fragment != Whole || slices.Contains(p.Extensions, 44) {
 		return false, false
 	}
 	link := p.Dst.IsLinkLocalUnicast() || p.Dst.IsLinkLocalMulticast()

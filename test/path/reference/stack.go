@@ -97,6 +97,9 @@ func (n *Node) Forward(device int, p *Packet) Verdict {
 	if device != Host && n.isHere(p.Src) {
 		return drop("an address of this node from elsewhere")
 	}
+	if route := n.route(p.Src); p.V6() && route != nil && route.Device != device && n.isHere(p.Dst) && !n.isOwn(p.Dst) {
+		return drop("an address of another node from elsewhere")
+	}
 	return Verdict{Fate: ToStack, Why: "not ours"}
 }
 

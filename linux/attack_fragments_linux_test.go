@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/fastpath"
+)
+
+// track makes the host stack reassemble fragments. It fragments the packets again when it forwards them.
+const track = `
+table ip6 track-test {
+	chain forward { type filter hook forward priority 0; ct state invalid drop; }
+}`
+
+// refragmented is an IPv6 datagram in two fragments, whose payload begins with a word. Before it fragments the datagram
+// again, the host stack copies it: the extension header of the first fragment does not fit before the second one.
+type refragmented struct {
+	src, dst string
+	port     uint16
+	// first and rest are the lengths of the fragments. A short datagram becomes a single packet with a fragment
+	// header.
+	first, rest int
+}
+
+var lengths = []refragmented{{first: 1008, rest: 1200}, {first: 600, rest: 400}}
+
+func (d refragmented) send(from *wire, to net.HardwareAddr, word string) {
+	from.t.Helper()
+	udp := packet(from.mac, to, ipHeader(d.src, d.dst, layers.IPProtocolUDP), &layers.UDP{SrcPort: 9, DstPort: layers.UDPPort(d.port)},
+		gopacket.Payload(append([]byte(word), make([]byte, d.first+d.rest-8-len(word))...)))[54:]
+	hops := append([]byte{byte(layers.IPProtocolIPv6Fragment), 7, 0x1e, 60}, make([]byte, 60)...)
+	fragment := func(offset int, more uint16) gopacket.Payload {
+		h := []byte{byte(layers.IPProtocolUDP), 0}
+		h = binary.BigEndian.AppendUint16(h, uint16(offset)|more)
+		return binary.BigEndian.AppendUint32(h, uint32(attacks.tried.Load()))
+	}
+	ip := func(next layers.IPProtocol) gopacket.SerializableLayer {
+		h := ipHeader(d.src, d.dst, next).(*layers.IPv6)
+		h.NextHeader = next
+		return h
+	}
+	from.send(packet(from.mac, to, ip(layers.IPProtocolIPv6HopByHop), gopacket.Payload(hops), fragment(0, 1), gopacket.Payload(udp[:d.first])))
+	from.send(packet(from.mac, to, ip(layers.IPProtocolIPv6Fragment), fragment(d.first, 0), gopacket.Payload(udp[d.first:])))
+}
+
+// try sends a datagram that must not arrive.
+func (d refragmented) try(v *volley, from, at *wire, to net.HardwareAddr, what string) {
+	v.l.t.Helper()
+	word := v.word()
+	v.tries = append(v.tries, attempted{fmt.Sprintf("%d bytes %s", d.first+d.rest, what), word, at})
+	d.send(from, to, word)
+}
+
+// arrives sends a datagram that must arrive.
+func (d refragmented) arrives(from, at *wire, to net.HardwareAddr, what string) {
+	from.t.Helper()
+	word := fmt.Sprintf("control-%d-", attacks.tried.Add(1))
+	attacks.tried.Add(-1)
+	d.send(from, to, word)
+	if !at.await(word) {
+		from.t.Errorf("%d bytes %s, which are allowed, do not arrive", d.first+d.rest, what)
+	}
+}
+
+// A packet that the kernel fragments again has lost the device by which it arrived. It is no packet of the node.
+func TestAttackFragmentedAgain(t *testing.T) {
+	t.Parallel()
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		g := newGuarded(t, change)
+		g.load(track)
+		v := &volley{l: g.lab}
+		f := addressSets[1]
+		for _, d := range lengths {
+			d.dst, d.port = f.c, 9999
+			for what, src := range map[string]string{"from outside to c": f.out, "from the uplink as a to c": f.a, "from the uplink as c to c": f.c, "from the uplink as the node to c": f.node} {
+				d.src = src
+				d.try(v, g.wo, g.wc, g.up, what)
+			}
+			d.src = f.a
+			d.try(v, g.wa, g.wc, g.host, "from a to c")
+			d.src, d.dst = f.out, f.a
+			d.try(v, g.wo, g.wa, g.up, "from outside to a")
+		}
+		v.held(g.controls(f)...)
+		for _, d := range lengths {
+			d.dst, d.port = f.c, controlPort
+			d.src = f.out
+			d.arrives(g.wo, g.wc, g.up, "from outside to c")
+			d.src = f.a
+			d.arrives(g.wa, g.wc, g.host, "from a to c")
+		}
+		g.must(g.node.Do(func() error {
+			c, err := net.Dial("udp", net.JoinHostPort(f.c, "9999"))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write(append([]byte("from the node"), make([]byte, 4000)...))
+			return err
+		}))
+		if !g.wc.await("from the node") {
+			t.Error("fragments that the node sends to its pod do not arrive")
+		}
+	})
+}
+
+// Without the device, the programs cannot compare it with the source. So the program on FORWARD does.
+func TestAttackFragmentedAgainBetweenNodes(t *testing.T) {
+	t.Parallel()
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		n := newNodes(t, func(c *linux.Config) {
+			change(c)
+			c.Fabric.Mode, c.Forwarding = fabric.Routes, fastpath.Direct
+		})
+		near, far := n[0], n[1]
+		near.pod("c", 13)
+		far.pod("friend", 132)
+		third := near.namespace("third")
+		near.must(near.cableTo(third, "eth1"))
+		near.must(near.node.Do(func() error { return addresses("eth1", "fd98::1/64") }))
+		near.must(third.Do(func() error { return addresses("eth1", "fd98::2/64") }))
+		near.load(track)
+		n.apply(isolate("c", model.Ingress, accept(pods("friend")), accept(block("fd98::/64"), udp(controlPort))))
+		wt, wc, wf := near.wire(third, "eth1"), near.wire(near.pods["c"], "eth0"), far.wire(far.pods["friend"], "eth0")
+		v := &volley{l: near}
+		const c, friend, out = "fd01::d", "fd01::84", "fd98::2"
+		up := near.macIn(near.node, "eth1")
+		for _, d := range lengths {
+			d.src, d.dst, d.port = friend, c, 9999
+			d.try(v, wt, wc, up, "from a third segment as friend of the other node to c")
+			d.arrives(wf, wc, far.hostMAC("friend"), "from friend to c")
+			d.src, d.port = out, controlPort
+			d.arrives(wt, wc, up, "from a third segment to c")
+		}
+		v.held()
+	})
+}
