@@ -75,6 +75,22 @@ static __noinline struct conn *find_quoted(const struct packet *p, __u32 *end)
 	return c;
 }
 
+/* Reports whether an ICMP error comes from a pod that is no end of the quoted flow. Routers may report
+ * packets of others, but pods are no routers. Unknown addresses of pod ranges may be those of nodes. */
+__noinline int from_other_pod(const struct packet *p)
+{
+	struct peer_class *found;
+	struct ip src;
+
+	if (!p)
+		return true;
+	src = p->flow.src; /* Linux 6.1 accepts map keys only from the stack */
+	if (same(&src, &p->quoted.dst))
+		return false;
+	found = p->v6 ? bpf_map_lookup_elem(&peers6, &src) : bpf_map_lookup_elem(&peers4, &src.word[3]);
+	return found && (found->class & PEER_POD);
+}
+
 /* Decides an ICMP error and its path. For ACT_LOCAL, peer becomes the pod at the other end. */
 __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, struct pod_ctx *peer)
 {
@@ -85,8 +101,8 @@ __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, co
 	if (!l || !p || !peer || !read_slot(l))
 		return ACT_DENIED;
 	/* A pod may quote only packets it received, to their sender. It may receive only quotes
-	 * of packets it sent. */
-	if (p->quoted.protocol && same(&p->flow.dst, &p->quoted.src) && (!l->from_pod || same(&p->flow.src, &p->quoted.dst)))
+	 * of packets it sent, and not from another pod. */
+	if (p->quoted.protocol && same(&p->flow.dst, &p->quoted.src) && (l->from_pod ? same(&p->flow.src, &p->quoted.dst) : !from_other_pod(p)))
 		c = find_quoted(p, &end);
 	if (c && error_is_allowed(l, p, c, l->from_pod ? end ^ 1 : end)) {
 		if (l->from_pod && error_uses_fast_path(p, c, peer, SIDE_OF(end), CONN_DIRECT)) {

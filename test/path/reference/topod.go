@@ -156,7 +156,7 @@ func (n *Node) receiveError(w *walk) Verdict {
 		return drop("source cannot come by this device")
 	}
 	f, k, from, ok := n.quoted(p)
-	if ok && p.Dst == k.end[from].Addr() && n.mayQuote(w.pod, f, k, from) && n.mayErr(w.pod, Ingress) {
+	if ok && p.Dst == k.end[from].Addr() && !n.fromOtherPod(p) && n.mayQuote(w.pod, f, k, from) && n.mayErr(w.pod, Ingress) {
 		return Verdict{Fate: ToStack, Why: "error about a flow"}
 	}
 	if !n.evaluate(w) {
@@ -164,6 +164,9 @@ func (n *Node) receiveError(w *walk) Verdict {
 	}
 	return Verdict{Fate: ToStack, Why: "ingress policy allows errors"}
 }
+
+// fromOtherPod reports whether an ICMP error comes from a pod that is no end of the quoted flow.
+func (n *Node) fromOtherPod(p *Packet) bool { return n.isPod(p.Src) && p.Src != p.Quote.Dst }
 
 // FromNode decides a packet from a device that leads to other nodes. ToStack means that the program has no
 // effect.
@@ -173,7 +176,7 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	switch {
 	case plain && p.IsError():
 		f, k, from, ok := n.quoted(p)
-		if !ok || !f.remote || p.Dst != k.end[from].Addr() || !n.forwardable(p) {
+		if !ok || n.fromOtherPod(p) || !f.remote || p.Dst != k.end[from].Addr() || !n.forwardable(p) {
 			return pass
 		}
 		pod, r := n.reachable(p.Dst), f.authorised[from]
