@@ -171,21 +171,37 @@ static __always_inline bool to_loopback(const struct packet *p, bool v6)
 	return !v6 && (p->flow.dst.word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
-/* Carries out a decision, other than ACT_PASS and ACT_DENIED, about a packet of a pod. */
+/* Reports whether an allowed packet of a pod needs a record in the host stack. A Service may have the
+ * address of a pod as an external address. */
+static __always_inline bool needs_record(const struct packet *p)
+{
+	return decides_alone && may_be_translated(p);
+}
+
+/* Carries out a decision, other than ACT_DENIED, about a packet of a pod. */
 static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, const struct pod_ctx *peer, enum outcome act)
 {
+	int fate;
+
 	if (foreign && (act == ACT_POST_DNAT || act == ACT_ANSWER) && !to_host(skb))
 		return drop(skb, l, p, DROP_SPOOFED);
 	switch (act) {
 	case ACT_LOCAL:
 		return deliver(skb, peer, p);
 	case ACT_REMOTE:
-		return forward(skb, p, l->device);
-	case ACT_POST_DNAT:
-		skb->mark = store_record(p, l->index, p->kind);
-		return PASS;
+		fate = forward(skb, p, l->device);
+		if (fate != PASS)
+			return fate;
+		/* fall through */
+	case ACT_PASS:
+		if (!needs_record(p))
+			return PASS;
+		/* fall through */
 	case ACT_ANSWER:
 		skb->mark = store_record(p, l->index, PACKET_ANSWER);
+		return PASS;
+	case ACT_POST_DNAT:
+		skb->mark = store_record(p, l->index, p->kind);
 		return PASS;
 	default:
 		return drop(skb, l, p, act);
@@ -231,9 +247,9 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 		return drop(skb, l, p, DROP_SPOOFED);
 	if (foreign && !from_pod && !to_own_address(skb, p))
 		return drop(skb, l, p, DROP_SPOOFED);
-	if (same(&p->flow.src, &p->flow.dst)) /* a pod always reaches itself */
-		return from_pod || l->host || l->device == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
-	if (p->kind == PACKET_ERROR) {
+	if (same(&p->flow.src, &p->flow.dst)) { /* a pod always reaches itself */
+		act = from_pod || l->host || l->device == skb->ifindex ? ACT_PASS : DROP_SPOOFED;
+	} else if (p->kind == PACKET_ERROR) {
 		act = from_pod ? ACT_PASS : find_source(skb, p, l);
 		if (!act)
 			act = track_error(skb, l, p, &d->peer);
@@ -244,7 +260,7 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 		return TC_ACT_SHOT;
 	if (p->fragment == FRAGMENT_FIRST && act <= ACT_PASS)
 		store_fragment(l, p);
-	if (act == ACT_PASS)
+	if (act == ACT_PASS && !from_pod)
 		return PASS;
 	/* to_pod must contain no code that writes to the packet: the kernel would unshare every
 	 * packet. */

@@ -41,8 +41,8 @@ enum packet_kind {
 	PACKET_NEIGHBOUR, /* well-formed neighbour discovery or multicast listener message */
 	PACKET_ROUTER,    /* the same, but of a type that only routers send: advertisement,
 			   * redirect */
-	PACKET_ANSWER,    /* only in struct post_dnat_record: an answer in a flow that another end opened
-			   * to the pod */
+	PACKET_ANSWER,    /* only in struct post_dnat_record: allowed unless DNAT changes it. An answer in
+			   * a flow that another end opened to the pod, or a packet to a pod */
 };
 
 /* Flags of a TCP header, as in byte TCP_FLAGS of the header. */

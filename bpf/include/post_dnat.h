@@ -8,8 +8,10 @@
 /* Packets that pods send to addresses outside the pod ranges. Such an address may belong to a
  * Service: the host stack then replaces the destination (DNAT), and egress policy applies to
  * the backend. from_pod stores a record of the packet and puts the index of the record into the
- * mark. After DNAT, bpf/egress.bpf.c reads the record and decides. Packets that need no such
- * verdict get the mark MARK_APPROVED. A packet with neither mark is dropped.
+ * mark. After DNAT, bpf/egress.bpf.c reads the record and decides. An allowed packet to a pod leaves
+ * a record too, because a Service may have that address as an external address. Packets of
+ * protocols that kube-proxy does not translate get the mark MARK_APPROVED. A packet with neither
+ * mark is dropped.
  *
  * The upper half of a mark is the index of the record. Below are four bits for the kind and ten
  * bits that count how often the index was used. Bits 14 and 15 belong to kube-proxy.

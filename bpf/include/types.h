@@ -178,8 +178,8 @@ struct peer_class {
 };
 
 enum class_flag {
-	PEER_POD = 1u << 31, /* the address belongs to a pod, so kube-proxy does not translate
-			      * packets to it */
+	PEER_POD = 1u << 31, /* the address belongs to a pod, so it is the real destination. For the
+			      * few exceptions see post_dnat.h */
 };
 
 struct port_class {

@@ -244,7 +244,7 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 		}
 		t = nil
 	}
-	if t == nil && s.Backend.IsValid() && s.Backend.Addr().Is6() == p.V6() && !r.node.IsPodAddress(p.Dst) {
+	if t == nil && s.Backend.IsValid() && s.Backend.Addr().Is6() == p.V6() {
 		t = &tracked{src: src, dst: dst, from: src, to: s.Backend, proto: p.Proto, ipvs: s.IPVS}
 		if s.Masquerade > 0 {
 			own := nodeAddrs[:2]

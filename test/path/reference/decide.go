@@ -39,7 +39,7 @@ type record struct {
 	pod      *Pod
 	packet   Packet
 	src, dst netip.AddrPort
-	answer   bool
+	answer   bool // policy allows it, unless the stack translates it
 }
 
 // leave writes a record of the packet, so that policy decides after DNAT.

@@ -41,18 +41,21 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 	if p.Dst.Is4() && p.Dst.IsLoopback() {
 		return drop("loopback")
 	}
-	if p.Src == p.Dst {
-		return Verdict{Fate: ToStack, Why: "to itself"}
-	}
 	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
 	var v Verdict
-	if p.IsError() {
+	switch {
+	case p.Src == p.Dst:
+		v = Verdict{Fate: ToStack, Why: "to itself"}
+	case p.IsError():
 		v = n.sendError(w)
-	} else {
+	default:
 		v = n.send(w)
 	}
 	if p.Fragment == FirstFragment && v.Fate != Dropped {
 		n.noteDatagram(pod, Egress, p, w.src, w.dst)
+	}
+	if v.Fate == ToStack && v.Record == 0 && w.translatable() && !n.Shared {
+		v.Record = n.leave(w, true).Record // a Service may have the address of a pod
 	}
 	return v
 }

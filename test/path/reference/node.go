@@ -131,10 +131,7 @@ func (n *Node) Party(a netip.Addr) string {
 	return ""
 }
 
-// IsPodAddress reports whether a known pod has the address.
-func (n *Node) IsPodAddress(a netip.Addr) bool { return n.isPod(a) }
-
-// isPod reports whether a known pod has the address. Packets to a pod are not translated.
+// isPod reports whether a known pod has the address.
 func (n *Node) isPod(a netip.Addr) bool {
 	if _, ok := n.Remote[a]; ok {
 		return true

@@ -34,17 +34,16 @@ func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
 			return drop("later fragment before the first")
 		}
 	}
-	if p.Src == p.Dst {
-		if device == Host || device == pod.Device {
-			return Verdict{Fate: ToStack, Why: "from itself"}
-		}
-		return drop("not from itself")
-	}
 	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
 	var v Verdict
-	if p.IsError() {
+	switch {
+	case p.Src == p.Dst && device != Host && device != pod.Device:
+		v = drop("not from itself")
+	case p.Src == p.Dst:
+		v = Verdict{Fate: ToStack, Why: "from itself"}
+	case p.IsError():
 		v = n.receiveError(w)
-	} else {
+	default:
 		v = n.receive(w)
 	}
 	if p.Fragment == FirstFragment && v.Fate != Dropped {
