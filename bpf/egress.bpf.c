@@ -3,10 +3,10 @@
 /* Policy in the host stack, on the netfilter hooks FORWARD and LOCAL_IN (LOCAL_OUT for IPVS).
  * There, DNAT has replaced Service addresses with those of backends, and the source is still
  * the pod. The programs decide the packets that from_pod stored a record of. On FORWARD they
- * also drop packets with forged addresses of this node or its pods. On LOCAL_IN they drop
- * tunneled packets whose inner source belongs to another node. The code exists in two forms: a
- * netfilter program (Linux 6.4), and a socket filter for each hook that an nftables rule
- * matches with (xt_bpf). */
+ * also drop packets with forged addresses of this node or its pods, on PRE_ROUTING those with
+ * forged addresses of its pods. On LOCAL_IN they drop tunneled packets whose inner source belongs
+ * to another node. The code exists in two forms: a netfilter program (Linux 6.4), and a socket
+ * filter for each hook that an nftables rule matches with (xt_bpf). */
 
 #include <linux/bpf.h>
 #include <linux/netfilter.h>
@@ -349,11 +349,40 @@ static __always_inline enum bridged from_bridge(const struct view *v, bool v6)
 	return found->ifindex == v->ifindex ? BRIDGED_POD : BRIDGED_FORGED;
 }
 
+/* The index of the loopback interface, in every network namespace. */
+#define LOOPBACK_DEVICE 1
+
+/* Reports whether the host may answer a packet that no pod sent. A forged source that is a pod would
+ * receive the answer, or the ICMP error, as a packet of its host. The host also answers packets
+ * that never reach FORWARD or LOCAL_IN: those with their last hop, or without a route. */
+static __always_inline bool may_be_answered(const struct view *v, bool v6)
+{
+	struct flow flow = {};
+
+	if (v->ifindex == LOOPBACK_DEVICE)
+		return true;
+	if (foreign) {
+		switch (from_bridge(v, v6)) {
+		case BRIDGED_POD:
+			return true;
+		case BRIDGED_FORGED:
+			return reject(v, NO_SLOT, NULL, v6, DROP_SPOOFED);
+		case BRIDGED_NO:
+			break;
+		}
+	}
+	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), v6 ? &flow.src.word[0] : &flow.src.word[3], v6 ? 16 : 4))
+		return false;
+	return owner_of(&flow.src, v6) == OWNER_POD ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
+}
+
 /* Reports whether a packet may continue. */
 static __always_inline bool passes(const struct view *v, bool v6)
 {
 	const struct endpoint *e = find_endpoint(v->ifindex);
 
+	if (v->place == PRE_ROUTING)
+		return e || may_be_answered(v, v6);
 	if (e)
 		return pod_passes(v, e, v6);
 	if (foreign) {
@@ -372,6 +401,7 @@ static __always_inline bool passes(const struct view *v, bool v6)
 		return may_forward(v, v6);
 	case LOCAL_IN:
 		return may_enter(v, v6) ? true : reject(v, NO_SLOT, NULL, v6, DROP_TUNNEL);
+	case PRE_ROUTING:
 	case LOCAL_OUT:
 		break;
 	}
@@ -382,6 +412,8 @@ static __always_inline bool passes(const struct view *v, bool v6)
 static __always_inline enum place place_of(const struct nf_hook_state *state)
 {
 	switch (state->hook) {
+	case NF_INET_PRE_ROUTING:
+		return PRE_ROUTING;
 	case NF_INET_FORWARD:
 		return FORWARD;
 	case NF_INET_LOCAL_IN:
@@ -417,6 +449,12 @@ static __always_inline int matches(struct __sk_buff *skb, enum place place)
 	if (load(&v, 0, &version, 1))
 		return true;
 	return version >> 4 == 6 ? !passes(&v, true) : !passes(&v, false);
+}
+
+SEC("socket")
+int pre_routing_filter(struct __sk_buff *skb)
+{
+	return matches(skb, PRE_ROUTING);
 }
 
 SEC("socket")

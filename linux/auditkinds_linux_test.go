@@ -105,7 +105,7 @@ func (a *auditLab) kinds() (all []kind) {
 	one("delete classifiers", []string{"classifier", "endpoint"}, true, true, a.deleteClassifiers)
 	one("delete clsact", []string{"classifier", "endpoint"}, true, true, a.deleteClsact)
 	one("replace classifier", []string{"classifier"}, true, true, a.replaceClassifier)
-	for _, place := range []string{"forward4", "forward6", "local_in4", "local_out6"} {
+	for _, place := range []string{"pre_routing4", "forward4", "forward6", "local_in4", "local_out6"} {
 		with("netfilter", "detach "+place, []string{"netfilter"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Detach() }) })
 		with("netfilter", "unpin "+place, []string{"pin"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Unpin() }) })
 	}

@@ -10,6 +10,7 @@
 /* Packets at the netfilter hooks of the host stack, for both types of programs. */
 
 enum place {
+	PRE_ROUTING,
 	FORWARD,
 	LOCAL_IN,
 	LOCAL_OUT,

@@ -328,69 +328,70 @@ type EgressVerdictRow struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	EgressMapAttachments     = "attachments"
-	EgressMapCauseBlocks     = "cause_blocks"
-	EgressMapCauseCounts     = "cause_counts"
-	EgressMapCauses          = "causes"
-	EgressMapConnHints4      = "conn_hints4"
-	EgressMapConnHints6      = "conn_hints6"
-	EgressMapConnIndex4      = "conn_index4"
-	EgressMapConnIndex6      = "conn_index6"
-	EgressMapConns4          = "conns4"
-	EgressMapConns6          = "conns6"
-	EgressMapCounters        = "counters"
-	EgressMapDatagrams       = "datagrams"
-	EgressMapEndpoints       = "endpoints"
-	EgressMapEventBudgets    = "event_budgets"
-	EgressMapEventLosses     = "event_losses"
-	EgressMapEvents          = "events"
-	EgressMapFlowShares      = "flow_shares"
-	EgressMapGeneration      = "generation"
-	EgressMapInterfaces      = "interfaces"
-	EgressMapLedgerHands     = "ledger_hands"
-	EgressMapLocals4         = "locals4"
-	EgressMapLocals6         = "locals6"
-	EgressMapNodeRoutes4     = "node_routes4"
-	EgressMapNodeRoutes6     = "node_routes6"
-	EgressMapOwners4         = "owners4"
-	EgressMapOwners6         = "owners6"
-	EgressMapPeers4          = "peers4"
-	EgressMapPeers6          = "peers6"
-	EgressMapPorts           = "ports"
-	EgressMapPostDnat        = "post_dnat"
-	EgressMapPostDnatCount   = "post_dnat_count"
-	EgressMapPrefixes4       = "prefixes4"
-	EgressMapPrefixes6       = "prefixes6"
-	EgressMapRows            = "rows"
-	EgressMapSlots           = "slots"
-	EgressMapTableCauses     = "table_causes"
-	EgressMapTables          = "tables"
-	EgressMapTunnelNodes     = "tunnel_nodes"
-	EgressMapTunnelSources4  = "tunnel_sources4"
-	EgressMapTunnelSources6  = "tunnel_sources6"
-	EgressMapVerdictCounts   = "verdict_counts"
-	EgressMapVerdicts        = "verdicts"
-	EgressProgForwardFilter  = "forward_filter"
-	EgressProgHook           = "hook"
-	EgressProgLocalInFilter  = "local_in_filter"
-	EgressProgLocalOutFilter = "local_out_filter"
-	EgressVarConnsSize4      = "conns_size4"
-	EgressVarConnsSize6      = "conns_size6"
-	EgressVarDecidesAlone    = "decides_alone"
-	EgressVarEventAllowed    = "event_allowed"
-	EgressVarEventCost       = "event_cost"
-	EgressVarEventRate       = "event_rate"
-	EgressVarEventWindow     = "event_window"
-	EgressVarHandover        = "handover"
-	EgressVarLedgerSpare     = "ledger_spare"
-	EgressVarObserveNode     = "observe_node"
-	EgressVarTimeoutClosing  = "timeout_closing"
-	EgressVarTimeoutOpening  = "timeout_opening"
-	EgressVarTimeoutOther    = "timeout_other"
-	EgressVarTimeoutTcp      = "timeout_tcp"
-	EgressVarTunnelPort      = "tunnel_port"
-	EgressVarTunnelVni       = "tunnel_vni"
-	EgressVarUnorderedLoads  = "unordered_loads"
+	EgressMapAttachments       = "attachments"
+	EgressMapCauseBlocks       = "cause_blocks"
+	EgressMapCauseCounts       = "cause_counts"
+	EgressMapCauses            = "causes"
+	EgressMapConnHints4        = "conn_hints4"
+	EgressMapConnHints6        = "conn_hints6"
+	EgressMapConnIndex4        = "conn_index4"
+	EgressMapConnIndex6        = "conn_index6"
+	EgressMapConns4            = "conns4"
+	EgressMapConns6            = "conns6"
+	EgressMapCounters          = "counters"
+	EgressMapDatagrams         = "datagrams"
+	EgressMapEndpoints         = "endpoints"
+	EgressMapEventBudgets      = "event_budgets"
+	EgressMapEventLosses       = "event_losses"
+	EgressMapEvents            = "events"
+	EgressMapFlowShares        = "flow_shares"
+	EgressMapGeneration        = "generation"
+	EgressMapInterfaces        = "interfaces"
+	EgressMapLedgerHands       = "ledger_hands"
+	EgressMapLocals4           = "locals4"
+	EgressMapLocals6           = "locals6"
+	EgressMapNodeRoutes4       = "node_routes4"
+	EgressMapNodeRoutes6       = "node_routes6"
+	EgressMapOwners4           = "owners4"
+	EgressMapOwners6           = "owners6"
+	EgressMapPeers4            = "peers4"
+	EgressMapPeers6            = "peers6"
+	EgressMapPorts             = "ports"
+	EgressMapPostDnat          = "post_dnat"
+	EgressMapPostDnatCount     = "post_dnat_count"
+	EgressMapPrefixes4         = "prefixes4"
+	EgressMapPrefixes6         = "prefixes6"
+	EgressMapRows              = "rows"
+	EgressMapSlots             = "slots"
+	EgressMapTableCauses       = "table_causes"
+	EgressMapTables            = "tables"
+	EgressMapTunnelNodes       = "tunnel_nodes"
+	EgressMapTunnelSources4    = "tunnel_sources4"
+	EgressMapTunnelSources6    = "tunnel_sources6"
+	EgressMapVerdictCounts     = "verdict_counts"
+	EgressMapVerdicts          = "verdicts"
+	EgressProgForwardFilter    = "forward_filter"
+	EgressProgHook             = "hook"
+	EgressProgLocalInFilter    = "local_in_filter"
+	EgressProgLocalOutFilter   = "local_out_filter"
+	EgressProgPreRoutingFilter = "pre_routing_filter"
+	EgressVarConnsSize4        = "conns_size4"
+	EgressVarConnsSize6        = "conns_size6"
+	EgressVarDecidesAlone      = "decides_alone"
+	EgressVarEventAllowed      = "event_allowed"
+	EgressVarEventCost         = "event_cost"
+	EgressVarEventRate         = "event_rate"
+	EgressVarEventWindow       = "event_window"
+	EgressVarHandover          = "handover"
+	EgressVarLedgerSpare       = "ledger_spare"
+	EgressVarObserveNode       = "observe_node"
+	EgressVarTimeoutClosing    = "timeout_closing"
+	EgressVarTimeoutOpening    = "timeout_opening"
+	EgressVarTimeoutOther      = "timeout_other"
+	EgressVarTimeoutTcp        = "timeout_tcp"
+	EgressVarTunnelPort        = "tunnel_port"
+	EgressVarTunnelVni         = "tunnel_vni"
+	EgressVarUnorderedLoads    = "unordered_loads"
 )
 
 // LoadEgress returns the embedded CollectionSpec for Egress.
@@ -435,10 +436,11 @@ type EgressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressProgramSpecs struct {
-	ForwardFilter  *ebpf.ProgramSpec `ebpf:"forward_filter"`
-	Hook           *ebpf.ProgramSpec `ebpf:"hook"`
-	LocalInFilter  *ebpf.ProgramSpec `ebpf:"local_in_filter"`
-	LocalOutFilter *ebpf.ProgramSpec `ebpf:"local_out_filter"`
+	ForwardFilter    *ebpf.ProgramSpec `ebpf:"forward_filter"`
+	Hook             *ebpf.ProgramSpec `ebpf:"hook"`
+	LocalInFilter    *ebpf.ProgramSpec `ebpf:"local_in_filter"`
+	LocalOutFilter   *ebpf.ProgramSpec `ebpf:"local_out_filter"`
+	PreRoutingFilter *ebpf.ProgramSpec `ebpf:"pre_routing_filter"`
 }
 
 // EgressMapSpecs contains maps before they are loaded into the kernel.
@@ -650,10 +652,11 @@ type EgressVariables struct {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressPrograms struct {
-	ForwardFilter  *ebpf.Program `ebpf:"forward_filter"`
-	Hook           *ebpf.Program `ebpf:"hook"`
-	LocalInFilter  *ebpf.Program `ebpf:"local_in_filter"`
-	LocalOutFilter *ebpf.Program `ebpf:"local_out_filter"`
+	ForwardFilter    *ebpf.Program `ebpf:"forward_filter"`
+	Hook             *ebpf.Program `ebpf:"hook"`
+	LocalInFilter    *ebpf.Program `ebpf:"local_in_filter"`
+	LocalOutFilter   *ebpf.Program `ebpf:"local_out_filter"`
+	PreRoutingFilter *ebpf.Program `ebpf:"pre_routing_filter"`
 }
 
 func (p *EgressPrograms) Close() error {
@@ -662,6 +665,7 @@ func (p *EgressPrograms) Close() error {
 		p.Hook,
 		p.LocalInFilter,
 		p.LocalOutFilter,
+		p.PreRoutingFilter,
 	)
 }
 

@@ -16,69 +16,70 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	EgressForeignMapAttachments     = "attachments"
-	EgressForeignMapCauseBlocks     = "cause_blocks"
-	EgressForeignMapCauseCounts     = "cause_counts"
-	EgressForeignMapCauses          = "causes"
-	EgressForeignMapConnHints4      = "conn_hints4"
-	EgressForeignMapConnHints6      = "conn_hints6"
-	EgressForeignMapConnIndex4      = "conn_index4"
-	EgressForeignMapConnIndex6      = "conn_index6"
-	EgressForeignMapConns4          = "conns4"
-	EgressForeignMapConns6          = "conns6"
-	EgressForeignMapCounters        = "counters"
-	EgressForeignMapDatagrams       = "datagrams"
-	EgressForeignMapEndpoints       = "endpoints"
-	EgressForeignMapEventBudgets    = "event_budgets"
-	EgressForeignMapEventLosses     = "event_losses"
-	EgressForeignMapEvents          = "events"
-	EgressForeignMapFlowShares      = "flow_shares"
-	EgressForeignMapGeneration      = "generation"
-	EgressForeignMapInterfaces      = "interfaces"
-	EgressForeignMapLedgerHands     = "ledger_hands"
-	EgressForeignMapLocals4         = "locals4"
-	EgressForeignMapLocals6         = "locals6"
-	EgressForeignMapNodeRoutes4     = "node_routes4"
-	EgressForeignMapNodeRoutes6     = "node_routes6"
-	EgressForeignMapOwners4         = "owners4"
-	EgressForeignMapOwners6         = "owners6"
-	EgressForeignMapPeers4          = "peers4"
-	EgressForeignMapPeers6          = "peers6"
-	EgressForeignMapPorts           = "ports"
-	EgressForeignMapPostDnat        = "post_dnat"
-	EgressForeignMapPostDnatCount   = "post_dnat_count"
-	EgressForeignMapPrefixes4       = "prefixes4"
-	EgressForeignMapPrefixes6       = "prefixes6"
-	EgressForeignMapRows            = "rows"
-	EgressForeignMapSlots           = "slots"
-	EgressForeignMapTableCauses     = "table_causes"
-	EgressForeignMapTables          = "tables"
-	EgressForeignMapTunnelNodes     = "tunnel_nodes"
-	EgressForeignMapTunnelSources4  = "tunnel_sources4"
-	EgressForeignMapTunnelSources6  = "tunnel_sources6"
-	EgressForeignMapVerdictCounts   = "verdict_counts"
-	EgressForeignMapVerdicts        = "verdicts"
-	EgressForeignProgForwardFilter  = "forward_filter"
-	EgressForeignProgHook           = "hook"
-	EgressForeignProgLocalInFilter  = "local_in_filter"
-	EgressForeignProgLocalOutFilter = "local_out_filter"
-	EgressForeignVarConnsSize4      = "conns_size4"
-	EgressForeignVarConnsSize6      = "conns_size6"
-	EgressForeignVarDecidesAlone    = "decides_alone"
-	EgressForeignVarEventAllowed    = "event_allowed"
-	EgressForeignVarEventCost       = "event_cost"
-	EgressForeignVarEventRate       = "event_rate"
-	EgressForeignVarEventWindow     = "event_window"
-	EgressForeignVarHandover        = "handover"
-	EgressForeignVarLedgerSpare     = "ledger_spare"
-	EgressForeignVarObserveNode     = "observe_node"
-	EgressForeignVarTimeoutClosing  = "timeout_closing"
-	EgressForeignVarTimeoutOpening  = "timeout_opening"
-	EgressForeignVarTimeoutOther    = "timeout_other"
-	EgressForeignVarTimeoutTcp      = "timeout_tcp"
-	EgressForeignVarTunnelPort      = "tunnel_port"
-	EgressForeignVarTunnelVni       = "tunnel_vni"
-	EgressForeignVarUnorderedLoads  = "unordered_loads"
+	EgressForeignMapAttachments       = "attachments"
+	EgressForeignMapCauseBlocks       = "cause_blocks"
+	EgressForeignMapCauseCounts       = "cause_counts"
+	EgressForeignMapCauses            = "causes"
+	EgressForeignMapConnHints4        = "conn_hints4"
+	EgressForeignMapConnHints6        = "conn_hints6"
+	EgressForeignMapConnIndex4        = "conn_index4"
+	EgressForeignMapConnIndex6        = "conn_index6"
+	EgressForeignMapConns4            = "conns4"
+	EgressForeignMapConns6            = "conns6"
+	EgressForeignMapCounters          = "counters"
+	EgressForeignMapDatagrams         = "datagrams"
+	EgressForeignMapEndpoints         = "endpoints"
+	EgressForeignMapEventBudgets      = "event_budgets"
+	EgressForeignMapEventLosses       = "event_losses"
+	EgressForeignMapEvents            = "events"
+	EgressForeignMapFlowShares        = "flow_shares"
+	EgressForeignMapGeneration        = "generation"
+	EgressForeignMapInterfaces        = "interfaces"
+	EgressForeignMapLedgerHands       = "ledger_hands"
+	EgressForeignMapLocals4           = "locals4"
+	EgressForeignMapLocals6           = "locals6"
+	EgressForeignMapNodeRoutes4       = "node_routes4"
+	EgressForeignMapNodeRoutes6       = "node_routes6"
+	EgressForeignMapOwners4           = "owners4"
+	EgressForeignMapOwners6           = "owners6"
+	EgressForeignMapPeers4            = "peers4"
+	EgressForeignMapPeers6            = "peers6"
+	EgressForeignMapPorts             = "ports"
+	EgressForeignMapPostDnat          = "post_dnat"
+	EgressForeignMapPostDnatCount     = "post_dnat_count"
+	EgressForeignMapPrefixes4         = "prefixes4"
+	EgressForeignMapPrefixes6         = "prefixes6"
+	EgressForeignMapRows              = "rows"
+	EgressForeignMapSlots             = "slots"
+	EgressForeignMapTableCauses       = "table_causes"
+	EgressForeignMapTables            = "tables"
+	EgressForeignMapTunnelNodes       = "tunnel_nodes"
+	EgressForeignMapTunnelSources4    = "tunnel_sources4"
+	EgressForeignMapTunnelSources6    = "tunnel_sources6"
+	EgressForeignMapVerdictCounts     = "verdict_counts"
+	EgressForeignMapVerdicts          = "verdicts"
+	EgressForeignProgForwardFilter    = "forward_filter"
+	EgressForeignProgHook             = "hook"
+	EgressForeignProgLocalInFilter    = "local_in_filter"
+	EgressForeignProgLocalOutFilter   = "local_out_filter"
+	EgressForeignProgPreRoutingFilter = "pre_routing_filter"
+	EgressForeignVarConnsSize4        = "conns_size4"
+	EgressForeignVarConnsSize6        = "conns_size6"
+	EgressForeignVarDecidesAlone      = "decides_alone"
+	EgressForeignVarEventAllowed      = "event_allowed"
+	EgressForeignVarEventCost         = "event_cost"
+	EgressForeignVarEventRate         = "event_rate"
+	EgressForeignVarEventWindow       = "event_window"
+	EgressForeignVarHandover          = "handover"
+	EgressForeignVarLedgerSpare       = "ledger_spare"
+	EgressForeignVarObserveNode       = "observe_node"
+	EgressForeignVarTimeoutClosing    = "timeout_closing"
+	EgressForeignVarTimeoutOpening    = "timeout_opening"
+	EgressForeignVarTimeoutOther      = "timeout_other"
+	EgressForeignVarTimeoutTcp        = "timeout_tcp"
+	EgressForeignVarTunnelPort        = "tunnel_port"
+	EgressForeignVarTunnelVni         = "tunnel_vni"
+	EgressForeignVarUnorderedLoads    = "unordered_loads"
 )
 
 // LoadEgressForeign returns the embedded CollectionSpec for EgressForeign.
@@ -123,10 +124,11 @@ type EgressForeignSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressForeignProgramSpecs struct {
-	ForwardFilter  *ebpf.ProgramSpec `ebpf:"forward_filter"`
-	Hook           *ebpf.ProgramSpec `ebpf:"hook"`
-	LocalInFilter  *ebpf.ProgramSpec `ebpf:"local_in_filter"`
-	LocalOutFilter *ebpf.ProgramSpec `ebpf:"local_out_filter"`
+	ForwardFilter    *ebpf.ProgramSpec `ebpf:"forward_filter"`
+	Hook             *ebpf.ProgramSpec `ebpf:"hook"`
+	LocalInFilter    *ebpf.ProgramSpec `ebpf:"local_in_filter"`
+	LocalOutFilter   *ebpf.ProgramSpec `ebpf:"local_out_filter"`
+	PreRoutingFilter *ebpf.ProgramSpec `ebpf:"pre_routing_filter"`
 }
 
 // EgressForeignMapSpecs contains maps before they are loaded into the kernel.
@@ -338,10 +340,11 @@ type EgressForeignVariables struct {
 //
 // It can be passed to LoadEgressForeignObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressForeignPrograms struct {
-	ForwardFilter  *ebpf.Program `ebpf:"forward_filter"`
-	Hook           *ebpf.Program `ebpf:"hook"`
-	LocalInFilter  *ebpf.Program `ebpf:"local_in_filter"`
-	LocalOutFilter *ebpf.Program `ebpf:"local_out_filter"`
+	ForwardFilter    *ebpf.Program `ebpf:"forward_filter"`
+	Hook             *ebpf.Program `ebpf:"hook"`
+	LocalInFilter    *ebpf.Program `ebpf:"local_in_filter"`
+	LocalOutFilter   *ebpf.Program `ebpf:"local_out_filter"`
+	PreRoutingFilter *ebpf.Program `ebpf:"pre_routing_filter"`
 }
 
 func (p *EgressForeignPrograms) Close() error {
@@ -350,6 +353,7 @@ func (p *EgressForeignPrograms) Close() error {
 		p.Hook,
 		p.LocalInFilter,
 		p.LocalOutFilter,
+		p.PreRoutingFilter,
 	)
 }
 

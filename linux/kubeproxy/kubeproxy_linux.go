@@ -91,7 +91,7 @@ func (e *Egress) Attach() error {
 func pinsByChain(all ...loader.Filters) map[string][]string {
 	pins := make(map[string][]string)
 	for _, f := range all {
-		for chain, pin := range map[string]string{"forward": f.Forward, "input": f.LocalIn, "output": f.LocalOut} {
+		for chain, pin := range map[string]string{"prerouting": f.PreRouting, "forward": f.Forward, "input": f.LocalIn, "output": f.LocalOut} {
 			if pin != "" {
 				pins[chain] = append(pins[chain], pin)
 			}

@@ -22,19 +22,20 @@ const table = "isthmus-egress"
 // priority orders its chains before the filters of other software.
 const priority = -160
 
-// chains are its chains. The last is for IPVS, which sends packets to LOCAL_OUT that it
-// received on LOCAL_IN.
+// chains are its chains. The first drops forged sources. The last is for IPVS, which sends packets
+// to LOCAL_OUT that it received on LOCAL_IN.
 var chains = []struct {
 	name string
 	hook *nftables.ChainHook
 }{
+	{"prerouting", nftables.ChainHookPrerouting},
 	{"forward", nftables.ChainHookForward},
 	{"input", nftables.ChainHookInput},
 	{"output", nftables.ChainHookOutput},
 }
 
 // SetRule makes nftables drop the packets that one of the pinned programs matches, by
-// chain: forward, input and output. It replaces earlier programs; each IP version changes at
+// chain: prerouting, forward, input and output. It replaces earlier programs; each IP version changes at
 // once. It needs the kernel modules nft_compat and xt_bpf.
 func SetRule(pins map[string][]string) error {
 	infos := make(map[string][]xt.Unknown)

@@ -36,14 +36,15 @@ type tunnelMaps struct {
 
 // The netfilter hooks that have a filter.
 const (
-	forward = iota
+	preRouting = iota
+	forward
 	localIn
 	localOut
 	netfilterHooks
 )
 
 // hookNames are the names of the hooks in pins, programs and errors.
-var hookNames = [netfilterHooks]string{forward: "forward", localIn: "local_in", localOut: "local_out"}
+var hookNames = [netfilterHooks]string{preRouting: "pre_routing", forward: "forward", localIn: "local_in", localOut: "local_out"}
 
 func (e *egress) close() error {
 	var errs []error
@@ -131,14 +132,15 @@ func (d *DataPath) loadFilters() error {
 		return nil
 	}
 	var programs struct {
-		Forward  *ebpf.Program `ebpf:"forward_filter"`
-		LocalIn  *ebpf.Program `ebpf:"local_in_filter"`
-		LocalOut *ebpf.Program `ebpf:"local_out_filter"`
+		PreRouting *ebpf.Program `ebpf:"pre_routing_filter"`
+		Forward    *ebpf.Program `ebpf:"forward_filter"`
+		LocalIn    *ebpf.Program `ebpf:"local_in_filter"`
+		LocalOut   *ebpf.Program `ebpf:"local_out_filter"`
 	}
 	if err := e.spec.LoadAndAssign(&programs, e.options); err != nil {
 		return explain(d.dir, err)
 	}
-	e.filters = [...]*ebpf.Program{programs.Forward, programs.LocalIn, programs.LocalOut}
+	e.filters = [...]*ebpf.Program{programs.PreRouting, programs.Forward, programs.LocalIn, programs.LocalOut}
 	return nil
 }
 
@@ -190,7 +192,7 @@ func (d *DataPath) Shared() map[string]*ebpf.Map {
 func (d *DataPath) Constants() map[string]uint32 { return d.constants }
 
 // Filters are the paths of pinned programs, by netfilter hook.
-type Filters struct{ Forward, LocalIn, LocalOut string }
+type Filters struct{ PreRouting, Forward, LocalIn, LocalOut string }
 
 // PinFilters pins the programs that match packets to drop in the host stack. It returns their
 // paths, because nftables rules refer to the paths.
@@ -212,7 +214,7 @@ func (d *DataPath) PinFilters() (Filters, error) {
 			return Filters{}, err
 		}
 	}
-	return Filters{Forward: paths[forward], LocalIn: paths[localIn], LocalOut: paths[localOut]}, nil
+	return Filters{PreRouting: paths[preRouting], Forward: paths[forward], LocalIn: paths[localIn], LocalOut: paths[localOut]}, nil
 }
 
 // UnhookEgress detaches what HookEgress attached.
@@ -231,7 +233,7 @@ func (d *DataPath) UnhookEgress() error {
 const netfilterPriorities = 8
 
 // netfilterPriority is the largest of them: after DNAT, before the filter rules of others, and
-// before SNAT. Links with lower numbers run earlier.
+// before SNAT; on PRE_ROUTING before DNAT. Links with lower numbers run earlier.
 const netfilterPriority = -160
 
 // netfilterPlaces are the hooks by IP version. LOCAL_OUT is for IPVS, which sends packets there
@@ -241,6 +243,8 @@ var netfilterPlaces = []struct {
 	family link.NetfilterProtocolFamily
 	hook   link.NetfilterInetHook
 }{
+	{"pre_routing4", link.NetfilterProtoIPv4, link.NetfilterInetPreRouting},
+	{"pre_routing6", link.NetfilterProtoIPv6, link.NetfilterInetPreRouting},
 	{"forward4", link.NetfilterProtoIPv4, link.NetfilterInetForward},
 	{"forward6", link.NetfilterProtoIPv6, link.NetfilterInetForward},
 	{"local_in4", link.NetfilterProtoIPv4, link.NetfilterInetLocalIn},

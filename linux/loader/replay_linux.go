@@ -23,6 +23,7 @@ type Hook int
 const (
 	AtFromNode Hook = iota
 	AtFromPod
+	AtPreRouting
 	AtForward
 	AtLocalIn
 	AtLocalOut
@@ -76,7 +77,7 @@ func (d *DataPath) Replay() (*Replayer, error) {
 	}
 	o, e := &d.objects, &d.egress
 	return &Replayer{d: d, programs: [...]*ebpf.Program{
-		AtFromNode: o.FromNode, AtFromPod: o.FromPod, AtForward: e.filters[forward], AtLocalIn: e.filters[localIn], AtLocalOut: e.filters[localOut], AtToPod: o.ToPod,
+		AtFromNode: o.FromNode, AtFromPod: o.FromPod, AtPreRouting: e.filters[preRouting], AtForward: e.filters[forward], AtLocalIn: e.filters[localIn], AtLocalOut: e.filters[localOut], AtToPod: o.ToPod,
 	}, hook: e.hook}, nil
 }
 
@@ -86,7 +87,7 @@ func (r *Replayer) Hooks() bool { return r.hook != nil }
 // Run sends a frame through the program of a hook, in the network namespace of the calling
 // thread, which must contain both interfaces.
 func (r *Replayer) Run(h Hook, in Replayed) (Outcome, error) {
-	if h == AtForward || h == AtLocalIn || h == AtLocalOut {
+	if h >= AtPreRouting && h <= AtLocalOut {
 		return r.runInStack(h, in)
 	}
 	binary.NativeEndian.PutUint32(r.context[skbMark:], in.Mark)
@@ -121,7 +122,7 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 	}
 	// The kernel reads the Ethernet header, except on LOCAL_OUT, where there is none yet.
 	const ethernet, ipv6 = 14, 0x86dd
-	r.state[0] = map[Hook]byte{AtLocalIn: unix.NF_INET_LOCAL_IN, AtForward: unix.NF_INET_FORWARD, AtLocalOut: unix.NF_INET_LOCAL_OUT}[h]
+	r.state[0] = map[Hook]byte{AtPreRouting: unix.NF_INET_PRE_ROUTING, AtLocalIn: unix.NF_INET_LOCAL_IN, AtForward: unix.NF_INET_FORWARD, AtLocalOut: unix.NF_INET_LOCAL_OUT}[h]
 	r.state[1] = unix.NFPROTO_IPV4
 	if binary.BigEndian.Uint16(in.Frame[ethernet-2:]) == ipv6 {
 		r.state[1] = unix.NFPROTO_IPV6

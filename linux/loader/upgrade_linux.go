@@ -53,9 +53,10 @@ func (d *DataPath) OlderFilters() (f Filters) {
 	}
 	// Up to v2, one filter served both hooks.
 	return Filters{
-		Forward:  pinned(hookNames[forward]+"_filter", egressFilter),
-		LocalIn:  pinned(hookNames[localIn]+"_filter", egressFilter),
-		LocalOut: pinned(hookNames[localOut] + "_filter"),
+		PreRouting: pinned(hookNames[preRouting] + "_filter"),
+		Forward:    pinned(hookNames[forward]+"_filter", egressFilter),
+		LocalIn:    pinned(hookNames[localIn]+"_filter", egressFilter),
+		LocalOut:   pinned(hookNames[localOut] + "_filter"),
 	}
 }
 

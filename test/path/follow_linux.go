@@ -103,6 +103,9 @@ func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, 
 			return err
 		}
 	}
+	if passed, err := r.decide(loader.AtPreRouting, "pre_routing", device, p, mark, record); err != nil || !passed {
+		return err
+	}
 	was := *p
 	p, t, err := r.translate(s, p)
 	if err != nil {
@@ -150,6 +153,8 @@ func (r *Runner) untrack(t *translation) error {
 func (r *Runner) decide(h loader.Hook, name string, device int, p *reference.Packet, mark uint32, record int) (bool, error) {
 	var want reference.Verdict
 	switch {
+	case h == loader.AtPreRouting:
+		want = r.node.PreRouting(device, p)
 	case record != notOurs && r.node.Pods[device] != nil: // the pod may have been removed since the first fragment
 		want = r.node.AfterDNAT(device, p, record)
 	case h == loader.AtForward:

@@ -79,6 +79,7 @@ func TestPath(t *testing.T) {
 		"from_node: pod: known flow", "from_node: dropped: ingress policy", "to_pod: stack: known flow", "to_pod: dropped: ingress policy of a known flow",
 		"to_pod: dropped: source cannot come by this device", "to_pod: stack: error about a flow", "forward: stack: egress policy", "forward: dropped: egress policy",
 		"forward: stack: answer", "forward: dropped: mark without a record", "forward: dropped: an address of this node from elsewhere",
+		"pre_routing: dropped: an address of a pod from elsewhere", "forward: dropped: an address of another node from elsewhere",
 		"local_in: dropped: not from the node that the tunneled packet names", "uplink: dropped: deny list", "uplink: dropped: ingress policy", "uplink: dropped: malformed",
 		"forward: stack: decided by an older program", "local_in: dropped: headers without an end", "local_in: dropped: no packet in the tunnel",
 		"local_out: stack: egress policy", "local_out: stack: sent on to a backend",

@@ -92,6 +92,14 @@ func (n *Node) reuse(src, dst netip.AddrPort, proto uint8) {
 	}
 }
 
+// PreRouting decides a packet that arrives at this node, before the node answers it.
+func (n *Node) PreRouting(device int, p *Packet) Verdict {
+	if n.Pods[device] == nil && n.isHere(p.Src) && !n.isOwn(p.Src) {
+		return drop("an address of a pod from elsewhere")
+	}
+	return Verdict{Fate: ToStack, Why: "may be answered"}
+}
+
 // Forward decides a packet that this node forwards for another host.
 func (n *Node) Forward(device int, p *Packet) Verdict {
 	if device != Host && n.isHere(p.Src) {
