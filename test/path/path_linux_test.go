@@ -82,6 +82,7 @@ func TestPath(t *testing.T) {
 		"local_in: dropped: not from the node that the tunneled packet names", "uplink: dropped: deny list", "uplink: dropped: ingress policy", "uplink: dropped: malformed",
 		"forward: stack: decided by an older program", "local_in: dropped: headers without an end", "local_in: dropped: no packet in the tunnel",
 		"local_out: stack: egress policy", "local_out: stack: sent on to a backend",
+		"to_pod: stack: error about a translated flow", "to_pod: dropped: error of a pod about a flow of others",
 	} {
 		if r.Totals.Fates[reason] < 3 {
 			t.Errorf("%q: %d packets, want more", reason, r.Totals.Fates[reason])

@@ -14,6 +14,7 @@ func (g *generator) probe() {
 		(*generator).replayed, (*generator).replayed, (*generator).headerless, (*generator).longChain,
 		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).answered,
 		(*generator).virtual, (*generator).virtual, (*generator).newSource, (*generator).copied,
+		(*generator).throughNAT, (*generator).throughNAT, (*generator).backendItself, (*generator).foreignQuote,
 	}
 	if g.chance(8) {
 		g.crowd()
@@ -269,5 +270,82 @@ func (g *generator) crowd() {
 	last := names[len(names)-1]
 	for i := range 2 {
 		g.step(last, g.udp(last, dst, uint16(2000+each+i), 80))
+	}
+}
+
+// errorAbout returns an ICMP error about a packet, from its receiver to its sender.
+func errorAbout(q reference.Packet) reference.Packet {
+	p := reference.Packet{Src: q.Dst, Dst: q.Src, Proto: icmp(q.V6()), Type: 3, Quote: &q}
+	if p.V6() {
+		p.Type = 1
+	}
+	return p
+}
+
+// throughNAT makes the ends of a translated flow, a router, and others send errors about it.
+func (g *generator) throughNAT() {
+	v6 := g.chance(50)
+	name, own := g.open(v6)
+	client, at := same(servers["w1"], v6), "uplink"
+	backend := netip.AddrPortFrom(own, 8080)
+	if g.chance(50) { // the pod is the client, and perhaps a pod the backend
+		client, at = own, name
+		backend = netip.AddrPortFrom(pick(g, g.podAddr(v6), same(servers["w2"], v6), same(remotes["r3"], v6)), 8080)
+	}
+	sport := uint16(1000 + g.r.IntN(4))
+	request := reference.Packet{Src: client, Dst: same(pick(g, services[:2], nodeAddrs[:2]), v6), Proto: reference.UDP, Sport: sport, Dport: 80}
+	seen := request // by the backend
+	seen.Dst, seen.Dport = backend.Addr(), backend.Port()
+	set := translatedTo(backend, false)
+	if g.chance(60) {
+		port := uint16(40000 + g.r.IntN(1000))
+		seen.Src, seen.Sport = same(nodeAddrs[:2], v6), port
+		set = func(s *Step) { s.Backend, s.Masquerade = backend, port }
+	}
+	answer := reference.Packet{Src: request.Dst, Dst: request.Src, Proto: reference.UDP, Sport: 80, Dport: sport}
+	back := reference.Packet{Src: seen.Dst, Dst: seen.Src, Proto: reference.UDP, Sport: seen.Dport, Dport: seen.Sport}
+	g.step(at, request, set)
+	if g.chance(70) {
+		g.step(g.from(back.Src), back)
+	}
+	for range 1 + g.r.IntN(3) {
+		p := errorAbout(pick(g, answer, seen, back, request))
+		origin := g.from(p.Src)
+		switch g.r.IntN(6) {
+		case 0:
+			p.Src, origin = same(routerAddrs, v6), "uplink"
+		case 1:
+			p.Src = g.podAddr(v6)
+			origin = g.from(p.Src)
+		}
+		g.step(origin, p)
+		if g.chance(15) {
+			g.attach(name, 0)
+		}
+	}
+}
+
+// backendItself addresses the backend of a Service from the same port as the Service: connection tracking knows the reverse
+// direction of this flow only.
+func (g *generator) backendItself() {
+	v6 := g.chance(50)
+	name, _ := g.open(v6)
+	backend := netip.AddrPortFrom(same(pick(g, remotes["r1"], remotes["r2"]), v6), 8080)
+	sport := uint16(1000 + g.r.IntN(4))
+	g.step(name, g.udp(name, same(services[:2], v6), sport, 80), translatedTo(backend, false))
+	g.step(name, g.udp(name, backend.Addr(), sport, backend.Port()))
+}
+
+// foreignQuote makes a pod of this node or of another one send an error about a flow of others.
+func (g *generator) foreignQuote() {
+	v6 := g.chance(50)
+	name, own := g.open(v6)
+	q := g.udp(name, same(pick(g, servers["w1"], remotes["r1"], remotes["r2"], routerAddrs), v6), 1000, 80)
+	g.step(name, q)
+	g.attachWith(name, g.pods[name], reference.Policy{Isolated: [2]bool{true, false}})
+	p := errorAbout(q)
+	p.Src = pick(g, g.podAddr(v6), same(remotes["r1"], v6), same(remotes["r2"], v6), same(remotes["r3"], v6))
+	if p.Src != own {
+		g.step(g.from(p.Src), p)
 	}
 }

@@ -61,8 +61,10 @@ type walk struct {
 	device int
 	sender *Sender
 	host   bool
-	client netip.Addr // the original client, if the packet was masqueraded
-	asked  bool
+	// exchanged is true if the stack replaced the source address.
+	exchanged bool
+	client    netip.Addr // the original client, if the packet was masqueraded
+	asked     bool
 }
 
 // end returns the pod's own end of the flow.
