@@ -207,7 +207,12 @@ func TestAttackSpoofBetweenNodes(t *testing.T) {
 						}
 					}
 					// Packets from elsewhere do not enter the tunnel: nodes send only packets
-					// of their own pods.
+					// of their own pods. Without tunnels, nothing distinguishes a host on the
+					// segment of the other node from that node.
+					if mode == fabric.Routes {
+						segment, uplink := near.wire(far.node, "eth0"), near.macIn(near.node, "eth0")
+						v.held(control{segment, wc, func(w string) []byte { return udpFrame(segment, uplink, friend, f.c, 7, controlPort, w) }})
+					}
 					v.held(control{wt, wc, func(w string) []byte { return udpFrame(wt, up, out, f.c, 7, controlPort, w) }},
 						control{wa, wb, func(w string) []byte { return udpFrame(wa, host, f.a, b, 7, controlPort, w) }})
 				}
