@@ -280,6 +280,9 @@ func (r *Runner) sender(p *reference.Packet) *reference.Sender {
 	src, dst = dst, src
 	proto := p.Proto
 	if p.IsError() && p.Quote != nil {
+		if !p.Quotes() {
+			return nil
+		}
 		src, dst = p.Quote.Ends()
 		proto = p.Quote.Proto
 	}

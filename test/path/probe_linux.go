@@ -15,6 +15,7 @@ func (g *generator) probe() {
 		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).answered,
 		(*generator).virtual, (*generator).virtual, (*generator).newSource, (*generator).copied,
 		(*generator).throughNAT, (*generator).throughNAT, (*generator).backendItself, (*generator).foreignQuote,
+		(*generator).answersFirst, (*generator).answersFirst,
 	}
 	if g.chance(8) {
 		g.crowd()
@@ -325,15 +326,30 @@ func (g *generator) throughNAT() {
 	}
 }
 
-// backendItself addresses the backend of a Service from the same port as the Service: connection tracking knows the reverse
-// direction of this flow only.
+// backendItself addresses the backend of a Service from the same port as the Service, in any order. Connection tracking knows the
+// reverse direction of the direct flow only; a direct flow on the fast path must leave it.
 func (g *generator) backendItself() {
 	v6 := g.chance(50)
 	name, _ := g.open(v6)
 	backend := netip.AddrPortFrom(same(pick(g, remotes["r1"], remotes["r2"]), v6), 8080)
-	sport := uint16(1000 + g.r.IntN(4))
-	g.step(name, g.udp(name, same(services[:2], v6), sport, 80), translatedTo(backend, false))
-	g.step(name, g.udp(name, backend.Addr(), sport, backend.Port()))
+	through := g.udp(name, same(pick(g, services[:2], services[2:]), v6), uint16(1000+g.r.IntN(4)), 80)
+	if g.chance(30) {
+		through.Proto, through.Flags = reference.TCP, "S"
+	}
+	direct := through
+	direct.Dst, direct.Dport = backend.Addr(), backend.Port()
+	answer := direct
+	answer.Src, answer.Dst, answer.Sport, answer.Dport = direct.Dst, direct.Src, direct.Dport, direct.Sport
+	answer.Flags = map[bool]string{true: pick(g, "SA", "R", "RA")}[answer.Proto == reference.TCP]
+	if g.chance(50) {
+		g.step(name, direct)
+		if g.chance(50) {
+			g.step(g.from(answer.Src), answer)
+		}
+	}
+	g.step(name, through, translatedTo(backend, g.chance(20)))
+	g.step(name, direct)
+	g.step(g.from(answer.Src), answer)
 }
 
 // foreignQuote makes a pod of this node or of another one send an error about a flow of others.
@@ -348,4 +364,29 @@ func (g *generator) foreignQuote() {
 	if p.Src != own {
 		g.step(g.from(p.Src), p)
 	}
+}
+
+// answersFirst edits the policy of one end of a flow, without a change for that flow. The server then sends first.
+func (g *generator) answersFirst() {
+	v6 := g.chance(50)
+	name, other := g.two(v6)
+	own, peer := same(podAddrs(g.pods[name]), v6), same(podAddrs(g.pods[other]), v6)
+	if g.chance(50) {
+		peer = same(pick(g, remotes["r1"], remotes["r2"], remotes["r3"], servers["w1"]), v6)
+	}
+	rule := reference.Rule{Dir: pick(g, reference.Ingress, reference.Egress), Proto: reference.UDP, Ports: []uint16{80}}
+	request := reference.Packet{Src: peer, Dst: own, Proto: reference.UDP, Sport: uint16(1000 + g.r.IntN(4)), Dport: 80}
+	if rule.Dir == reference.Egress {
+		request.Src, request.Dst = own, peer
+	}
+	answer := reference.Packet{Src: request.Dst, Dst: request.Src, Proto: reference.UDP, Sport: 80, Dport: request.Sport}
+	isolated := reference.Policy{Isolated: [2]bool{true, true}, Rules: []reference.Rule{rule}}
+	g.attachWith(name, g.pods[name], isolated)
+	g.step(g.from(request.Src), request)
+	edited := rule
+	edited.Ports = []uint16{pick[uint16](g, 53, 443, 8080)}
+	isolated.Rules = []reference.Rule{rule, edited}
+	g.attachWith(name, g.pods[name], isolated)
+	g.step(g.from(answer.Src), answer)
+	g.step(g.from(request.Src), request)
 }
