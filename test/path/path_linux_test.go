@@ -4,6 +4,7 @@ package path
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -24,6 +25,9 @@ import (
 // length is the approximate number of packets in a sequence.
 const length = 120
 
+// filters says that the kernel has no programs of netfilter, so that the tests run with filters only.
+var filters = flag.Bool("filters", false, "the kernel has no BPF programs of netfilter (before Linux 6.4)")
+
 func open(t *testing.T, flows int) *Runner {
 	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
@@ -34,6 +38,9 @@ func open(t *testing.T, flows int) *Runner {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
+	if r.Hooks() == *filters {
+		t.Fatalf("the kernel has programs of netfilter: %t, but -filters is %t", r.Hooks(), *filters)
+	}
 	return r
 }
 
