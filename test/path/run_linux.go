@@ -213,6 +213,9 @@ func (r *Runner) step(s *Step) error {
 		return r.restart()
 	case s.Forget:
 		return r.track.flush()
+	case s.Skip:
+		r.node.SkipRecords()
+		return r.replay.SkipRecords()
 	case s.Upgrade != "":
 		return r.upgrade(s.Upgrade)
 	case s.Adopt > 0:
