@@ -167,8 +167,8 @@ func (q *quoteLab) forge(v *volley) {
 	}
 }
 
-// ICMP errors about translated flows arrive at the ends of the flow. They arrive nowhere else, from nobody else, and no longer
-// than policy allows the flow. This also holds where nothing drops packets that connection tracking calls invalid.
+// ICMP errors about translated flows arrive at the ends of the flow. They arrive nowhere else, from no other host or pod, and no
+// longer than policy allows the flow. This also holds where nothing drops packets that connection tracking calls invalid.
 func TestAttackErrorsOfServices(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {

@@ -163,8 +163,8 @@ func TestAttackLoopbackOfNode(t *testing.T) {
 	})
 }
 
-// A known flow with a pod of another node does not continue by another device, also one that leads to other nodes: here a pod
-// behind a tunnel, and a host on the segment of the uplink.
+// A known flow with a pod of another node does not continue by another device, also if that leads to other nodes. Here the pod is
+// behind a tunnel, and a host on the segment of the uplink sends.
 func TestAttackKnownFlowByAnotherDevice(t *testing.T) {
 	t.Parallel()
 	for _, forwarding := range []fastpath.Forwarding{fastpath.Direct, fastpath.Stack} {

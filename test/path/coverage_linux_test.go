@@ -54,16 +54,7 @@ func TestCoverage(t *testing.T) {
 			writingAgent(t, r)
 		}
 		for seed, begin := uint64(1), time.Now(); seed <= of.seeds || time.Since(begin) < limit*of.share/100; seed++ {
-			steps := Generate(seed, of.packets)
-			for _, form := range []string{"hook", "filter"} {
-				if steps[0].Form != "" {
-					steps = steps[1:]
-				}
-				steps = slices.Insert(steps, 0, Step{Form: form})
-				if err := r.Run(steps); err != nil {
-					t.Fatalf("seed %d, %d flows, %s: %v", seed, of.flows, form, err)
-				}
-			}
+			inBothForms(t, r, Generate(seed, of.packets), fmt.Sprintf("seed %d, %d flows", seed, of.flows))
 		}
 	}
 	all, err := c.Report()
@@ -103,11 +94,19 @@ func TestCoverage(t *testing.T) {
 func writtenSequences(t *testing.T, r *Runner) {
 	t.Helper()
 	for _, name := range sequences(t, "testdata/*.steps") {
-		steps := read(t, name)
-		for _, form := range []string{"hook", "filter"} {
-			if err := r.Run(slices.Insert(slices.Clone(steps), 0, Step{Form: form})); err != nil {
-				t.Fatalf("%s, %s: %v", name, form, err)
-			}
+		inBothForms(t, r, read(t, name), name)
+	}
+}
+
+// inBothForms runs a sequence with both forms of the programs in the stack.
+func inBothForms(t *testing.T, r *Runner, steps []Step, name string) {
+	t.Helper()
+	if steps[0].Form != "" {
+		steps = steps[1:]
+	}
+	for _, form := range []string{"hook", "filter"} {
+		if err := r.Run(slices.Insert(slices.Clone(steps), 0, Step{Form: form})); err != nil {
+			t.Fatalf("%s, %s: %v", name, form, err)
 		}
 	}
 }
