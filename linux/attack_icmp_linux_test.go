@@ -4,8 +4,10 @@ package linux_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +50,8 @@ func TestAttackNeighbourMessages(t *testing.T) {
 	})
 }
 
-// ICMP of the other IP version, and fragments of it, must not pass.
+// Messages of ICMP and ICMPv6 do not pass without permission: neither in their own IP version nor in the other, whole or in
+// fragments.
 func TestAttackOtherICMP(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -58,17 +61,15 @@ func TestAttackOtherICMP(t *testing.T) {
 			for _, protocol := range []layers.IPProtocol{layers.IPProtocolICMPv4, layers.IPProtocolICMPv6} {
 				for _, kind := range []byte{0, 3, 8, 11, 128, 129, 135} {
 					for _, p := range g.paths(f) {
-						v.try(p.from, p.at, fmt.Sprintf("protocol %d, type %d, fragmented, %s, %s", protocol, kind, p.name, p.dst), func(word string) []byte {
-							body := gopacket.Payload(append([]byte{kind, 0, 0, 0, 0, 1, 0, 1}, word...))
-							switch ip := ipHeader(p.src, p.dst, protocol).(type) {
-							case *layers.IPv4:
-								ip.Id, ip.Flags = 99, layers.IPv4MoreFragments
-								return packet(p.from.mac, p.mac, ip, body)
-							case *layers.IPv6:
-								ip.NextHeader = layers.IPProtocolIPv6Fragment
-								return packet(p.from.mac, p.mac, ip, gopacket.Payload{byte(protocol), 0, 0, 1, 0, 0, 0, 9}, body)
-							}
-							return nil
+						what := fmt.Sprintf("protocol %d, type %d, %s, %s", protocol, kind, p.name, p.dst)
+						v.try(p.from, p.at, what+", whole", func(word string) []byte {
+							return packet(p.from.mac, p.mac, ipHeader(p.src, p.dst, protocol), icmpMessage(protocol, kind, word)...)
+						})
+						v.tryAll(p.from, p.at, what+", first fragment", func(word string) [][]byte {
+							return p.fragments(protocol, kind, word)[:1]
+						})
+						v.tryAll(p.from, p.at, what+", in fragments", func(word string) [][]byte {
+							return p.fragments(protocol, kind, word)
 						})
 					}
 				}
@@ -78,10 +79,44 @@ func TestAttackOtherICMP(t *testing.T) {
 	})
 }
 
+// icmpMessage returns a message of a version of ICMP, with the checksum of that version.
+func icmpMessage(protocol layers.IPProtocol, kind byte, payload string) []gopacket.SerializableLayer {
+	if protocol == layers.IPProtocolICMPv6 {
+		return []gopacket.SerializableLayer{&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(kind, 0)}, gopacket.Payload("\x00\x01\x00\x01" + payload)}
+	}
+	return []gopacket.SerializableLayer{&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(kind, 0), Id: 1, Seq: 1}, gopacket.Payload(payload)}
+}
+
+// fragments returns an ICMP message in two fragments with a valid checksum. Each of them contains the word.
+func (p path) fragments(protocol layers.IPProtocol, kind byte, word string) [][]byte {
+	const header = 8 // of ICMP
+	padded := word + strings.Repeat("-", (8-len(word)%8)%8)
+	whole := packet(p.from.mac, p.mac, ipHeader(p.src, p.dst, protocol), icmpMessage(protocol, kind, padded+padded)...)
+	message := whole[len(whole)-header-2*len(padded):]
+	id, first := uint32(attacks.tried.Load()), header+len(padded)
+	make := func(offset int, more bool, part []byte) []byte {
+		ip, ok := ipHeader(p.src, p.dst, protocol).(*layers.IPv4)
+		if !ok {
+			at := uint16(offset)
+			if more {
+				at |= 1
+			}
+			head := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16([]byte{byte(protocol), 0}, at), id)
+			return packet(p.from.mac, p.mac, ipHeader(p.src, p.dst, layers.IPProtocolIPv6Fragment), gopacket.Payload(append(head, part...)))
+		}
+		ip.Id, ip.FragOffset = uint16(id), uint16(offset/8)
+		if more {
+			ip.Flags = layers.IPv4MoreFragments
+		}
+		return packet(p.from.mac, p.mac, ip, gopacket.Payload(part))
+	}
+	return [][]byte{make(0, true, message[:first]), make(first, false, message[first:])}
+}
+
 // quotation returns an ICMP error that quotes the start of a packet of a protocol between two
-// ports.
+// ports. The word follows a whole TCP header, because NAT changes the checksum in it.
 func quotation(from *wire, to net.HardwareAddr, src, dst string, kind byte, protocol layers.IPProtocol, quotedSrc, quotedDst string, sport, dport uint16, word string) []byte {
-	ports := []byte{byte(sport >> 8), byte(sport), byte(dport >> 8), byte(dport), 0, 0, 0, 1}
+	ports := []byte{byte(sport >> 8), byte(sport), byte(dport >> 8), byte(dport), 0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, 0, 0, 0, 0, 0, 0, 0}
 	quoted := serialize(ipHeader(quotedSrc, quotedDst, protocol), gopacket.Payload(append(ports, word...)))
 	if is6(src) {
 		icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(kind, 0)}
@@ -170,39 +205,55 @@ func TestAttackErrors(t *testing.T) {
 	})
 }
 
-// Errors about an allowed flow are rate-limited, so that they are not a channel of their own.
+// Errors about an allowed flow are rate-limited, so that they are not a channel of their own: those that a pod sends, and
+// those that a pod receives from elsewhere.
 func TestAttackErrorFlood(t *testing.T) {
 	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)
 		g.pod("b", 12)
 		g.echo(g.pods["b"], 80)
-		g.guard(isolate("a", model.Egress, accept(pods("b"), tcp(80)), accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))))
+		g.guard(isolate("a", model.Egress, accept(pods("b"), tcp(80)), accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))),
+			isolate("b", model.Ingress, accept(pods("a")), accept(block(outsideAddr4+"/32"), tcp(80)), accept(block(outsideAddr6+"/128"), tcp(80))))
 		wb := g.wire(g.pods["b"], "eth0")
-		const sent, most = 2000, 400 // a burst of 200, and 100 per second
 		for _, f := range addressSets {
-			conn := g.dial("a", f.b, 80)
+			conn, outside := g.dial("a", f.b, 80), g.dialFrom(g.outside, f.b, 80)
 			defer conn.Close()
-			began := time.Now()
-			for range sent {
-				g.wa.send(quotation(g.wa, g.host, f.a, f.b, errorKinds(f.v6)[0], layers.IPProtocolTCP, f.b, f.a, 80, localPort(conn), "flood"))
-			}
-			took := time.Since(began)
-			if !wb.await("flood") {
-				t.Fatal("not one error arrives")
-			}
-			wb.receive()
-			n := 0
-			for _, got := range wb.got {
-				if bytes.Contains(got, []byte("flood")) {
-					n++
-				}
-			}
-			if limit := most + int(took.Seconds()*100); n > limit {
-				t.Errorf("%d of %d errors arrive, want %d at most", n, sent, limit)
-			}
-			wb.got = nil
+			defer outside.Close()
+			wb.floodedBy(g.wa, func(word string) []byte {
+				return quotation(g.wa, g.host, f.a, f.b, errorKinds(f.v6)[0], layers.IPProtocolTCP, f.b, f.a, 80, localPort(conn), word)
+			})
+			wb.floodedBy(g.wo, func(word string) []byte {
+				return quotation(g.wo, g.up, f.out, f.b, errorKinds(f.v6)[0], layers.IPProtocolTCP, f.b, f.out, 80, localPort(outside), word)
+			})
 		}
 	})
+}
+
+// floodedBy sends many ICMP errors, of which only as many as a pod's budget allows may arrive at w.
+func (w *wire) floodedBy(from *wire, frame func(word string) []byte) {
+	w.t.Helper()
+	const sent, burst, rate = 2000, 200, 100 // rate is per second
+	word := fmt.Sprintf("flood-%d-", attacks.tried.Add(1))
+	flood, began := frame(word), time.Now()
+	for range sent {
+		from.send(flood)
+	}
+	if !w.await(word) {
+		w.t.Fatal("not one error arrives")
+	}
+	w.receive()
+	took := time.Since(began)
+	n := 0
+	for _, got := range w.got {
+		if bytes.Contains(got, []byte(word)) {
+			n++
+		}
+	}
+	if limit := burst + int(took.Seconds()*rate) + 1; n > limit {
+		attacks.through.Add(1)
+		w.t.Errorf("%d of %d errors arrive, want %d at most", n, sent, limit)
+	}
+	w.got = nil
 }
 
 // A pod can create no entries in the neighbour tables of the host, except for its own

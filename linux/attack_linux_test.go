@@ -5,6 +5,7 @@ package linux_test
 import (
 	"bytes"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -34,10 +35,18 @@ import (
 // attacks counts the forged packets of all tests, and those that arrived.
 var attacks struct{ tried, through atomic.Int64 }
 
-// TestMain writes the totals of attacks to the file in ISTHMUS_ATTACK_SUMMARY.
+// fewestAttacks is the number of attacks that all tests together try at least.
+const fewestAttacks = 400
+
+// TestMain writes the totals of attacks to the file in ISTHMUS_ATTACK_SUMMARY. It fails if all tests of attacks ran, but tried
+// too few attacks: a lab that tries none holds everything.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	tried, through := attacks.tried.Load(), attacks.through.Load()
+	if err := enoughAttacks(tried); err != nil && code == 0 {
+		fmt.Println(err)
+		code = 1
+	}
 	if tried > 0 {
 		line := fmt.Sprintf("attack: tried=%d held=%d bypass=%d\n", tried, tried-through, through)
 		fmt.Print(line)
@@ -49,6 +58,17 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// enoughAttacks returns an error if all tests of attacks ran, but tried fewer than fewestAttacks.
+func enoughAttacks(tried int64) error {
+	chosen, skipped := flag.Lookup("test.run").Value.String(), flag.Lookup("test.skip").Value.String()
+	listed := flag.Lookup("test.list").Value.String()
+	all := (chosen == "" || chosen == "^TestAttack") && skipped == "" && listed == "" && os.Getuid() == 0 && !testing.Short()
+	if all && tried < fewestAttacks {
+		return fmt.Errorf("FAIL: %d attacks were tried, want %d at least", tried, fewestAttacks)
+	}
+	return nil
 }
 
 // onBothHooks runs an attack with tcx links and netfilter programs, with clsact hooks and an
@@ -173,9 +193,17 @@ func (v *volley) word() string {
 // try sends a frame that contains the given word. It must not arrive at the wire at.
 func (v *volley) try(from, at *wire, what string, frame func(word string) []byte) {
 	v.l.t.Helper()
+	v.tryAll(from, at, what, func(word string) [][]byte { return [][]byte{frame(word)} })
+}
+
+// tryAll sends frames that belong together, for example the fragments of a datagram. They count as one attack.
+func (v *volley) tryAll(from, at *wire, what string, frames func(word string) [][]byte) {
+	v.l.t.Helper()
 	word := v.word()
 	v.tries = append(v.tries, attempted{what, word, at})
-	from.send(frame(word))
+	for _, frame := range frames(word) {
+		from.send(frame)
+	}
 }
 
 // held sends the controls until each has arrived, and then checks the words. A control is a

@@ -3,6 +3,7 @@
 package linux_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -14,7 +15,41 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// newServiceAttackLab is newServiceLab with the given kind of hooks.
+// moreRules stand for the rules of kube-proxy for a LoadBalancer, an external IP, and clients outside the pod ranges that reach a
+// cluster IP: it masquerades their packets, too. All lead to pod b port 8080.
+const moreRules = `
+table %[1]s kube-more {
+	chain pre { type nat hook prerouting priority -100; jump services; }
+	chain out { type nat hook output priority -100; jump services; }
+	chain services {
+		%[1]s daddr { %[2]s, %[3]s } meta l4proto { tcp, udp } th dport 80 goto masqueraded
+		%[1]s daddr %[4]s meta l4proto { tcp, udp } th dport 83 goto masqueraded
+	}
+	chain masqueraded { meta mark set meta mark or 0x4000; meta l4proto { tcp, udp } dnat to %[5]s; }
+}`
+
+// The addresses of moreRules, and the ranges of those.
+const (
+	balancer4, external4 = "192.0.2.10", "192.0.2.20"
+	balancer6, external6 = "2001:db8:a::10", "2001:db8:a::20"
+)
+
+// entry is an address of the Service whose clients the node masquerades.
+type entry struct {
+	name, to string
+	port     uint16
+}
+
+// entries returns all such addresses of an IP version.
+func (f family) entries() []entry {
+	balancer, external := balancer4, external4
+	if is6(f.node) {
+		balancer, external = balancer6, external6
+	}
+	return []entry{{"NodePort", f.node, 30080}, {"LoadBalancer", balancer, 80}, {"external IP", external, 80}, {"masqueraded cluster IP", f.service, 83}}
+}
+
+// newServiceAttackLab is newServiceLab with the given kind of hooks, and with more entries of the Service.
 func newServiceAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	t.Helper()
 	l := newLabWith(t, change)
@@ -22,6 +57,13 @@ func newServiceAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	l.pod("b", 12)
 	l.pod("c", 13)
 	l.services()
+	l.load(fmt.Sprintf(moreRules, "ip", balancer4, external4, service4, "10.1.0.12:8080"))
+	l.load(fmt.Sprintf(moreRules, "ip6", balancer6, external6, service6, "[fd01::c]:8080"))
+	for ns, via := range map[*netns.NS][2]string{l.outside: {nodeAddr4, nodeAddr6}, l.node: {outsideAddr4, outsideAddr6}} {
+		l.must(ns.Do(func() error {
+			return errors.Join(route("192.0.2.0/24", via[0]), route("10.96.0.0/16", via[0]), route("2001:db8:a::/64", via[1]), route("fd96::/64", via[1]))
+		}))
+	}
 	for _, ns := range []*netns.NS{l.pods["b"], l.outside, l.node} {
 		l.echo(ns, 8080)
 	}
@@ -67,8 +109,8 @@ func (l *lab) ask(all []client) {
 	}
 }
 
-// Ingress policy sees the real source, although kube-proxy masquerades: by NodePort, for pods,
-// hosts outside and the pod itself.
+// Ingress policy sees the real source, although kube-proxy masquerades: by NodePort, LoadBalancer, external IP and
+// cluster IP, for pods, hosts outside and the pod itself.
 func TestAttackIngressByNodePort(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -79,11 +121,12 @@ func TestAttackIngressByNodePort(t *testing.T) {
 			var all []client
 			for _, f := range families {
 				for _, network := range []string{"tcp", "udp"} {
-					all = append(all,
-						client{"a", a, f.node, 30080, network, wantA}, client{"c", c, f.node, 30080, network, wantC},
-						client{"outside", l.outside, f.node, 30080, network, wantOut}, client{"the node", l.node, f.node, 30080, network, wantNode},
-						client{"b", b, f.node, 30080, network, true}, // a pod reaches itself
-						client{"b", b, f.service, 80, network, true})
+					for _, e := range f.entries() {
+						all = append(all, client{"a", a, e.to, e.port, network, wantA}, client{"c", c, e.to, e.port, network, wantC},
+							client{"outside", l.outside, e.to, e.port, network, wantOut}, client{"the node", l.node, e.to, e.port, network, wantNode},
+							client{"b", b, e.to, e.port, network, true}) // a pod reaches itself
+					}
+					all = append(all, client{"b", b, f.service, 80, network, true})
 				}
 			}
 			l.ask(all)
@@ -104,7 +147,7 @@ func TestAttackIngressByNodePort(t *testing.T) {
 	})
 }
 
-// A policy change applies to the next packet of a connection by NodePort, in both directions.
+// A policy change applies to the next packet of a connection that the node masquerades, in both directions.
 func TestAttackMasqueradedConnections(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -114,11 +157,13 @@ func TestAttackMasqueradedConnections(t *testing.T) {
 		for _, f := range families {
 			for _, network := range []string{"tcp", "udp"} {
 				for _, from := range []*netns.NS{l.pods["a"], l.outside} {
-					l.must(from.Do(func() error {
-						c, err := net.Dial(network, net.JoinHostPort(f.node, "30080"))
-						flows = append(flows, c)
-						return err
-					}))
+					for _, e := range f.entries() {
+						l.must(from.Do(func() error {
+							c, err := net.Dial(network, net.JoinHostPort(e.to, fmt.Sprint(e.port)))
+							flows = append(flows, c)
+							return err
+						}))
+					}
 				}
 			}
 		}
@@ -131,13 +176,17 @@ func TestAttackMasqueradedConnections(t *testing.T) {
 			l.must(traffic.Exchange(c, patience))
 		}
 		l.apply(isolate("b", model.Ingress, accept(block(nodeAddr4+"/32")), accept(block(nodeAddr6+"/128"))))
+		attacks.tried.Add(int64(len(flows)))
+		var wait sync.WaitGroup
 		for _, c := range flows {
-			attacks.tried.Add(1)
-			if traffic.Exchange(c, silence) == nil {
-				attacks.through.Add(1)
-				t.Errorf("got through: %s %s to %s after the policy was tightened", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr())
-			}
+			wait.Go(func() {
+				if traffic.Exchange(c, silence) == nil {
+					attacks.through.Add(1)
+					t.Errorf("got through: %s %s to %s after the policy was tightened", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr())
+				}
+			})
 		}
+		wait.Wait()
 	})
 }
 

@@ -5,6 +5,7 @@ package linux_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -162,6 +163,43 @@ func TestAttackLoopbackOfNode(t *testing.T) {
 	})
 }
 
+// A known flow with a pod of another node does not continue by another device, also if that leads to other nodes. Here the pod is
+// behind a tunnel, and a host on the segment of the uplink sends.
+func TestAttackKnownFlowByAnotherDevice(t *testing.T) {
+	t.Parallel()
+	for _, forwarding := range []fastpath.Forwarding{fastpath.Direct, fastpath.Stack} {
+		t.Run(string(forwarding), func(t *testing.T) {
+			n := newNodes(t, func(c *linux.Config) { c.Fabric.Mode, c.Forwarding = fabric.Auto, forwarding })
+			near, far := n[0], n[1]
+			near.pod("c", 13)
+			far.pod("b", 131)
+			near.must(near.node.Do(func() error {
+				return errors.Join(sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/eth0/rp_filter", "0"))
+			}))
+			const outer = "192.168.19.33" // on another segment: by the tunnel
+			third := withAddresses(nearAndFar[0], outer, "fd97::33")
+			third.Name, third.PodCIDRs = "third", []netip.Prefix{netip.MustParsePrefix("10.1.1.0/24"), netip.MustParsePrefix("fd01:0:0:1::/64")}
+			n.applyTo([]*model.Node{nearAndFar[0], nearAndFar[1], third}, isolate("c", model.Ingress, accept(block("10.1.1.0/24"), udp(9999)),
+				accept(block("fd01:0:0:1::/64"), udp(9999)), accept(pods("b"), udp(controlPort))))
+			near.must(near.node.Do(func() error { return sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0") }))
+			wo, wb, wc := near.wire(far.node, "eth0"), near.wire(far.pods["b"], "eth0"), near.wire(near.pods["c"], "eth0")
+			up, host := near.macIn(near.node, "eth0"), far.hostMAC("b")
+			v := &volley{l: near}
+			for i, f := range addressSets {
+				src, b := []string{"10.1.1.7", "fd01:0:0:1::7"}[i], []string{"10.1.0.131", "fd01::83"}[i]
+				throughTunnel := control{wo, wc, func(w string) []byte {
+					return udpFrame(wo, up, outer, nodeAddr4, 33333, 4789, string(tunneled("near", src, f.c, w)))
+				}}
+				v.held(throughTunnel, throughTunnel)
+				for i := range 3 {
+					v.try(wo, wc, fmt.Sprintf("packet %d of a flow of %s by the uplink", i, src), func(word string) []byte { return udpFrame(wo, up, src, f.c, 1234, 9999, word) })
+				}
+				v.held(control{wb, wc, func(w string) []byte { return udpFrame(wb, host, b, f.c, 7, controlPort, w) }}, throughTunnel)
+			}
+		})
+	}
+}
+
 // Packets of other nodes' pods must arrive by the device that leads to their node. The node
 // forwards no packet that claims to come from its own pods.
 func TestAttackSpoofBetweenNodes(t *testing.T) {
@@ -207,7 +245,12 @@ func TestAttackSpoofBetweenNodes(t *testing.T) {
 						}
 					}
 					// Packets from elsewhere do not enter the tunnel: nodes send only packets
-					// of their own pods.
+					// of their own pods. Without tunnels, nothing distinguishes a host on the
+					// segment of the other node from that node.
+					if mode == fabric.Routes {
+						segment, uplink := near.wire(far.node, "eth0"), near.macIn(near.node, "eth0")
+						v.held(control{segment, wc, func(w string) []byte { return udpFrame(segment, uplink, friend, f.c, 7, controlPort, w) }})
+					}
 					v.held(control{wt, wc, func(w string) []byte { return udpFrame(wt, up, out, f.c, 7, controlPort, w) }},
 						control{wa, wb, func(w string) []byte { return udpFrame(wa, host, f.a, b, 7, controlPort, w) }})
 				}

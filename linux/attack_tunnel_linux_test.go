@@ -50,44 +50,99 @@ func inners(far, near string) []inner {
 	}
 }
 
+// underlay is a kind of addresses between nodes. Tunnels use IPv4 where the uplink has an IPv4 address.
+type underlay struct {
+	name    string
+	cluster [2]*model.Node
+	v6      bool
+}
+
+var underlays = []underlay{
+	{"IPv4", nearAndFar, false},
+	{"IPv6", [2]*model.Node{withAddresses(nearAndFar[0], nodeAddr6), withAddresses(nearAndFar[1], outsideAddr6)}, true},
+}
+
+// withAddresses returns a node that has only these addresses.
+func withAddresses(n *model.Node, all ...string) *model.Node {
+	other := *n
+	other.Addresses = nil
+	for _, a := range all {
+		other.Addresses = append(other.Addresses, netip.MustParseAddr(a))
+	}
+	return &other
+}
+
+// of returns the address of the underlay's family.
+func (u underlay) of(v4, v6 string) string {
+	if u.v6 {
+		return v6
+	}
+	return v4
+}
+
+// onUnderlays runs an attack on tunnels over both IP versions, on the hooks of onOwnHooks. rp_filter does not help the
+// nodes.
+func onUnderlays(t *testing.T, attack func(*testing.T, underlay, nodes)) {
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		for _, u := range underlays {
+			t.Run(u.name, func(t *testing.T) {
+				n := newNodesOn(t, u.cluster, func(c *linux.Config) { change(c); c.Fabric.Mode = fabric.VXLAN })
+				for _, l := range n {
+					l.must(l.node.Do(func() error {
+						return errors.Join(sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/default/rp_filter", "0"), sysctl("ipv4/conf/eth0/rp_filter", "0"),
+							sysctl("ipv4/conf/eth0/accept_local", "1"))
+					}))
+				}
+				near, far := n[0], n[1]
+				near.pod("a", 11)
+				near.pod("c", 13)
+				far.pod("b", 131)
+				far.pod("friend", 132)
+				attack(t, u, n)
+			})
+		}
+	})
+}
+
 // A pod cannot send tunnel packets to any node, directly or by a Service.
 func TestAttackTunnelFromPod(t *testing.T) {
 	t.Parallel()
-	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
-		n := newNodes(t, func(c *linux.Config) { change(c); c.Fabric.Mode = fabric.VXLAN })
+	onUnderlays(t, func(t *testing.T, u underlay, n nodes) {
 		near, far := n[0], n[1]
-		near.pod("a", 11)
-		near.pod("c", 13)
-		far.pod("b", 131)
-		far.pod("friend", 132)
 		rules := []model.Rule{accept(pods("friend")), accept(pods("a"), udp(controlPort)), accept(block("192.168.9.0/24")), accept(block("fd99::/64"))}
-		n.apply(isolate("b", model.Ingress, rules...), isolate("c", model.Ingress, accept(pods("friend")), accept(pods("a"), udp(controlPort))))
-		near.must(near.node.Do(func() error { return sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0") }))
-		far.must(far.node.Do(func() error { return sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0") }))
+		n.applyTo(u.cluster[:], isolate("b", model.Ingress, rules...), isolate("c", model.Ingress, accept(pods("friend")), accept(pods("a"), udp(controlPort))))
+		for _, l := range n {
+			l.must(l.node.Do(func() error { return sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0") }))
+		}
 		// Service ports that lead to the tunnel port of either node.
-		near.load(fmt.Sprintf("table ip kube-test {\nchain pre { type nat hook prerouting priority -100; ip daddr 10.96.0.11 udp dport 53 dnat to %s:4789; ip daddr 10.96.0.12 udp dport 53 dnat to %s:4789; }\n}", nodeAddr4, outsideAddr4))
+		services := map[string]string{"near": u.of("10.96.0.11", "fd96::11"), "far": u.of("10.96.0.12", "fd96::12")}
+		addrs := map[string]string{"near": u.of(nodeAddr4, nodeAddr6), "far": u.of(outsideAddr4, outsideAddr6)}
+		family := u.of("ip", "ip6")
+		for name, service := range services {
+			near.load(fmt.Sprintf("table %s kube-test {\nchain pre-%s { type nat hook prerouting priority -100; %s daddr %s udp dport 53 dnat to %s; }\n}",
+				family, name, family, service, net.JoinHostPort(addrs[name], "4789")))
+		}
 		wa, wb, wc := near.wire(near.pods["a"], "eth0"), near.wire(far.pods["b"], "eth0"), near.wire(near.pods["c"], "eth0")
-		host := near.hostMAC("a")
+		host, own := near.hostMAC("a"), u.of("10.1.0.11", "fd01::b")
 		v := &volley{l: near}
 		for _, k := range inners("far", "near") {
 			at := wb
 			if k.dst == "10.1.0.13" || k.dst == "fd01::d" {
 				at = wc
 			}
-			outer := map[string]string{"far": outsideAddr4, "near": nodeAddr4}[k.node]
-			service := map[string]string{"far": "10.96.0.12", "near": "10.96.0.11"}[k.node]
 			v.try(wa, at, "pod a by tunnel "+k.what, func(word string) []byte {
-				return udpFrame(wa, host, "10.1.0.11", outer, 33333, 4789, string(tunneled(k.node, k.src, k.dst, word)))
+				return udpFrame(wa, host, own, addrs[k.node], 33333, 4789, string(tunneled(k.node, k.src, k.dst, word)))
 			})
 			v.try(wa, at, "pod a by a Service and tunnel "+k.what, func(word string) []byte {
-				return udpFrame(wa, host, "10.1.0.11", service, 33334, 53, string(tunneled(k.node, k.src, k.dst, word)))
+				return udpFrame(wa, host, own, services[k.node], 33334, 53, string(tunneled(k.node, k.src, k.dst, word)))
 			})
 		}
+		sent := uint64(len(v.tries))
 		v.held(control{wa, wb, func(w string) []byte {
 			return udpFrame(wa, host, "10.1.0.11", "10.1.0.131", 7, controlPort, w)
 		}}, control{wa, wc, func(w string) []byte { return udpFrame(wa, host, "10.1.0.11", "10.1.0.13", 7, controlPort, w) }})
-		if n := near.drops("tunnel"); n < 2*uint64(len(inners("", ""))) {
-			t.Errorf("%d packets are counted as tunnel", n)
+		if n := near.drops("tunnel"); n != sent {
+			t.Errorf("%d packets are counted as tunnel, want %d", n, sent)
 		}
 	})
 }
@@ -96,62 +151,69 @@ func TestAttackTunnelFromPod(t *testing.T) {
 // sending node.
 func TestAttackTunnelFromSegment(t *testing.T) {
 	t.Parallel()
-	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
-		n := newNodes(t, func(c *linux.Config) { change(c); c.Fabric.Mode = fabric.VXLAN })
+	onUnderlays(t, func(t *testing.T, u underlay, n nodes) {
 		near, far := n[0], n[1]
-		near.pod("a", 11)
-		near.pod("c", 13)
-		far.pod("b", 131)
-		far.pod("friend", 132)
-		third := &model.Node{Name: "third", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr("192.168.9.33")},
-			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.1.0/24")}}
-		n.applyTo(append(slices.Clone(nearAndFar[:]), third), isolate("c", model.Ingress, accept(pods("friend")),
+		third := withAddresses(u.cluster[0], u.of("192.168.9.33", "fd99::33"))
+		third.Name, third.PodCIDRs = "third", []netip.Prefix{netip.MustParsePrefix("10.1.1.0/24")}
+		n.applyTo(append(slices.Clone(u.cluster[:]), third), isolate("c", model.Ingress, accept(pods("friend")),
 			accept(block("192.168.9.0/24")), accept(block("fd99::/64")), accept(block("10.1.1.0/24"))))
-		near.must(near.node.Do(func() error {
-			return errors.Join(sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0"), sysctl("ipv4/conf/all/rp_filter", "0"))
-		}))
+		near.must(near.node.Do(func() error { return sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0") }))
 		// The uplink of far stands for any host on the segment.
 		wo, wc := near.wire(far.node, "eth0"), near.wire(near.pods["c"], "eth0")
-		up := near.macIn(near.node, "eth0")
+		up, own := near.macIn(near.node, "eth0"), u.of(nodeAddr4, nodeAddr6)
 		v := &volley{l: near}
+		try := func(what, outer string, payload func(word string) []byte) {
+			v.try(wo, wc, what, func(word string) []byte { return udpFrame(wo, up, outer, own, 33333, 4789, string(payload(word))) })
+		}
+		fromFar := u.of(outsideAddr4, outsideAddr6)
 		for _, source := range []struct {
 			what, outer string
-			may         func(src string) bool
+			may         []string
 		}{
-			{"an unknown host", "192.168.9.99", func(string) bool { return false }},
-			{"near itself", nodeAddr4, func(string) bool { return false }},
-			{"far", outsideAddr4, func(src string) bool {
-				return src == "10.1.0.132" || src == "fd01::84" || src == outsideAddr4 || src == outsideAddr6
-			}},
+			{"an unknown host", u.of("192.168.9.99", "fd99::99"), nil},
+			{"near itself", own, nil},
+			// A node may send with its own addresses (ADR 36).
+			{"far", fromFar, append([]string{"10.1.0.132", "fd01::84"}, texts(u.cluster[1].Addresses)...)},
 		} {
 			for i, f := range addressSets {
 				for _, src := range []string{[]string{"10.1.0.132", "fd01::84"}[i], f.a, f.c, f.node, f.out, []string{"10.7.0.1", "fd07::1"}[i]} {
-					if source.may(src) {
-						continue // a valid source of that node
+					if !slices.Contains(source.may, src) {
+						try(fmt.Sprintf("tunnel from %s with inner source %s", source.what, src), source.outer, func(word string) []byte { return tunneled("near", src, f.c, word) })
 					}
-					v.try(wo, wc, fmt.Sprintf("tunnel from %s with inner source %s", source.what, src), func(word string) []byte {
-						return udpFrame(wo, up, source.outer, nodeAddr4, 33333, 4789, string(tunneled("near", src, f.c, word)))
-					})
 				}
 			}
 		}
-		for _, src := range []string{"10.1.1.7", "192.168.9.33"} { // of another node in the fabric
-			v.try(wo, wc, "tunnel from far with inner source "+src+" of a third node", func(word string) []byte {
-				return udpFrame(wo, up, outsideAddr4, nodeAddr4, 33333, 4789, string(tunneled("near", src, "10.1.0.13", word)))
-			})
+		for _, src := range append(texts(third.Addresses), "10.1.1.7") {
+			dst := "10.1.0.13"
+			if is6(src) {
+				dst = "fd01::d"
+			}
+			try("tunnel from far with inner source "+src+" of a third node", fromFar, func(word string) []byte { return tunneled("near", src, dst, word) })
 		}
 		for _, kind := range []uint16{0x0806, 0x8100, 0x88cc} { // ARP, tagged, LLDP
-			v.try(wo, wc, fmt.Sprintf("tunnel from far with a frame of type %#x", kind), func(word string) []byte {
+			try(fmt.Sprintf("tunnel from far with a frame of type %#x", kind), fromFar, func(word string) []byte {
 				frame := tunneled("near", "10.1.0.132", "10.1.0.13", word)
 				frame[8+12], frame[8+13] = byte(kind>>8), byte(kind)
-				return udpFrame(wo, up, outsideAddr4, nodeAddr4, 33333, 4789, string(frame))
+				return frame
 			})
 		}
-		v.held(control{wo, wc, func(w string) []byte {
-			return udpFrame(wo, up, outsideAddr4, nodeAddr4, 33333, 4789, string(tunneled("near", "10.1.0.132", "10.1.0.13", w)))
-		}})
-		if near.drops("tunnel") < 20 {
-			t.Errorf("%d packets are counted as tunnel", near.drops("tunnel"))
+		sent := uint64(len(v.tries))
+		var controls []control
+		for _, pair := range [][2]string{{"10.1.0.132", "10.1.0.13"}, {"fd01::84", "fd01::d"}} {
+			controls = append(controls, control{wo, wc, func(w string) []byte {
+				return udpFrame(wo, up, fromFar, own, 33333, 4789, string(tunneled("near", pair[0], pair[1], w)))
+			}})
+		}
+		v.held(controls...)
+		if n := near.drops("tunnel"); n != sent {
+			t.Errorf("%d packets are counted as tunnel, want %d", n, sent)
 		}
 	})
+}
+
+func texts(addrs []netip.Addr) (all []string) {
+	for _, a := range addrs {
+		all = append(all, a.String())
+	}
+	return all
 }

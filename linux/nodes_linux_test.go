@@ -5,6 +5,7 @@ package linux_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -39,6 +40,12 @@ var nearAndFar = [2]*model.Node{
 // newNodes starts both nodes with a changed configuration.
 func newNodes(t *testing.T, change func(*linux.Config)) nodes {
 	t.Helper()
+	return newNodesOn(t, nearAndFar, change)
+}
+
+// newNodesOn is newNodes with the addresses of other nodes.
+func newNodesOn(t *testing.T, cluster [2]*model.Node, change func(*linux.Config)) nodes {
+	t.Helper()
 	var n nodes
 	for i := range n {
 		n[i] = newNode(t)
@@ -47,7 +54,11 @@ func newNodes(t *testing.T, change func(*linux.Config)) nodes {
 	n[0].must(n[0].cable(n[1].node))
 	for i, l := range n {
 		l.must(l.node.Do(func() error {
-			return addresses("eth0", nearAndFar[i].Addresses[0].String()+"/24", nearAndFar[i].Addresses[1].String()+"/64")
+			var all []string
+			for _, a := range cluster[i].Addresses {
+				all = append(all, fmt.Sprintf("%s/%d", a, map[bool]int{false: 24, true: 64}[a.Is6()]))
+			}
+			return addresses("eth0", all...)
 		}))
 		l.start()
 		t.Cleanup(func() { l.backend.Close() })

@@ -34,6 +34,11 @@ func TestSecurityNamesTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, statement := range securityStatements(string(text)) {
+		if !regexp.MustCompile("`(?:Test|Fuzz)\\w+`").MatchString(statement) {
+			t.Errorf("SECURITY.md names no test of this statement: %s", statement)
+		}
+	}
 	named := 0
 	// A list of tests may end with their package, in parentheses or after "in".
 	list := regexp.MustCompile("((?:`(?:Test|Fuzz)\\w+`,?\\s*)+)(?:\\(`([\\w/]+)`|in `([\\w/]+)`)?")
@@ -49,6 +54,39 @@ func TestSecurityNamesTests(t *testing.T) {
 	}
 	if named < 45 {
 		t.Errorf("SECURITY.md names %d tests, fewer than it has statements", named)
+	}
+}
+
+// securityStatements returns the rows of tables and the items of lists that say what an attacker can and cannot do, and what no
+// node can decide.
+func securityStatements(text string) (all []string) {
+	in, item := false, false
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.HasPrefix(line, "#"):
+			in = strings.HasPrefix(line, "### Attacker") || strings.HasPrefix(line, "## What is not enforced exactly")
+			item = false
+		case !in:
+		case strings.HasPrefix(line, "| it cannot"), strings.HasPrefix(line, "|---"):
+		case strings.HasPrefix(line, "|"), strings.HasPrefix(line, "- "), strings.HasPrefix(line, "It can ") && !item:
+			all = append(all, strings.TrimSpace(line))
+			item = !strings.HasPrefix(line, "|")
+		case item && strings.TrimSpace(line) != "":
+			all[len(all)-1] += " " + strings.TrimSpace(line)
+		default:
+			item = false
+		}
+	}
+	return all
+}
+
+// TestSecurityStatements checks that the statements of SECURITY.md are found, each as a whole.
+func TestSecurityStatements(t *testing.T) {
+	got := securityStatements("### Attacker: a pod\n\n| it cannot | test |\n|---|---|\n| a | b |\n\nIt can:\n\n- c\n  d;\n- e.\n\nText.\n\n" +
+		"It can f,\nand g.\n\n## Other\n\n- h\n")
+	want := []string{"| a | b |", "- c d;", "- e.", "It can f, and g."}
+	if !slices.Equal(got, want) {
+		t.Errorf("statements are %q, want %q", got, want)
 	}
 }
 

@@ -17,7 +17,7 @@ __noinline enum outcome track_error_from_node(struct __sk_buff *skb, const struc
 	struct conn_place at = {};
 	struct conn *c;
 
-	if (!p || !pod || p->kind != PACKET_ERROR || !p->quoted.protocol || from_other_pod(p))
+	if (!p || !pod || p->kind != PACKET_ERROR || !may_quote(p, false))
 		return ACT_PASS;
 	conn_place(&p->quoted, &at, p->v6);
 	c = conn_find_rare(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);

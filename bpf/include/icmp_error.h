@@ -4,8 +4,9 @@
 #include "local_delivery.h"
 
 /* ICMP errors. An error passes if it quotes a packet of a flow that policy allows now. The pod
- * must have sent or received that packet, and the error must go to its sender. Any other error
- * is decided as an ordinary packet. */
+ * must have sent or received that packet, and the error must go to its sender. It may come from
+ * any router, but not from a pod that is no end of the flow. Any other error is decided as an
+ * ordinary packet. */
 
 /* The rate of ICMP errors for each pod and direction. The units are those of the event budgets:
  * each jiffy adds error_rate units, an error costs event_cost, an idle pod has error_window. */
@@ -75,20 +76,27 @@ static __noinline struct conn *find_quoted(const struct packet *p, __u32 *end)
 	return c;
 }
 
-/* Reports whether an ICMP error comes from a pod that is no end of the quoted flow. Routers may report
- * packets of others, but pods are no routers. Unknown addresses of pod ranges may be those of nodes. */
-__noinline int from_other_pod(const struct packet *p)
+/* Reports whether an address is that of a known pod. Other addresses in the pod ranges may belong to
+ * routers: the gateways of other CNI plugins. */
+__noinline int is_known_pod(const struct ip *addr, int v6)
 {
 	struct peer_class *found;
-	struct ip src;
+	struct ip a;
 
-	if (!p)
-		return true;
-	src = p->flow.src; /* Linux 6.1 accepts map keys only from the stack */
-	if (same(&src, &p->quoted.dst))
+	if (!addr)
 		return false;
-	found = p->v6 ? bpf_map_lookup_elem(&peers6, &src) : bpf_map_lookup_elem(&peers4, &src.word[3]);
+	a = *addr; /* Linux 6.1 accepts map keys only from the stack */
+	found = v6 ? bpf_map_lookup_elem(&peers6, &a) : bpf_map_lookup_elem(&peers4, &a.word[3]);
 	return found && (found->class & PEER_POD);
+}
+
+/* Reports whether an ICMP error may belong to the flow that it quotes. It goes to the sender of the
+ * quoted packet. A pod quotes only packets that it received. */
+static __always_inline bool may_quote(const struct packet *p, bool from_pod)
+{
+	if (!p->quoted.protocol || !same(&p->flow.dst, &p->quoted.src))
+		return false;
+	return same(&p->flow.src, &p->quoted.dst) || !(from_pod || is_known_pod(&p->flow.src, p->v6));
 }
 
 /* Decides an ICMP error and its path. For ACT_LOCAL, peer becomes the pod at the other end. */
@@ -100,9 +108,7 @@ __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, co
 
 	if (!l || !p || !peer || !read_slot(l))
 		return ACT_DENIED;
-	/* A pod may quote only packets it received, to their sender. It may receive only quotes
-	 * of packets it sent, and not from another pod. */
-	if (p->quoted.protocol && same(&p->flow.dst, &p->quoted.src) && (l->from_pod ? same(&p->flow.src, &p->quoted.dst) : !from_other_pod(p)))
+	if (may_quote(p, l->from_pod))
 		c = find_quoted(p, &end);
 	if (c && error_is_allowed(l, p, c, l->from_pod ? end ^ 1 : end)) {
 		if (l->from_pod && error_uses_fast_path(p, c, peer, SIDE_OF(end), CONN_DIRECT)) {

@@ -263,6 +263,21 @@ func (r *Replayer) Unhint() error {
 	return nil
 }
 
+// SkipRecords advances the number of records of packets by almost a whole round, so that the next record takes the place of the last
+// one.
+func (r *Replayer) SkipRecords() error {
+	m := r.d.objects.PostDnatCount
+	var count bpfobj.PodRecordCount
+	if err := m.Lookup(uint32(0), &count); err != nil {
+		return fmt.Errorf("read the number of records: %w", err)
+	}
+	count.Written += uint64(r.d.objects.PostDnat.MaxEntries()) - 1
+	if err := m.Put(uint32(0), count); err != nil {
+		return fmt.Errorf("write the number of records: %w", err)
+	}
+	return nil
+}
+
 // Flows calls f with the ends of every flow in the table.
 func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
 	return errors.Join(

@@ -67,19 +67,49 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has migrate.FlowFields) er
 	return err
 }
 
-// adopt runs adopt_flow once, which stores a flow of a pod of this node.
+// adopt stores a flow of a pod of this node. It then reads the flow and replaces it by itself, as a migration does with flows that
+// the table has. It also tries to replace a flow with other roles, and an earlier flow of the entry.
 func (r *Replayer) adopt(a bpfobj.PodAdoption) error {
-	want := [2]uint32{bpfobj.FlowAdopted, bpfobj.FlowKnown}
 	if a.Slots == [2]uint32{bpfobj.NoSlot, bpfobj.NoSlot} {
-		want = [2]uint32{bpfobj.FlowNoRoom, bpfobj.FlowNoRoom}
+		_, err := r.adoptOnce(a, bpfobj.FlowNoRoom)
+		return err
 	}
-	for _, outcome := range want {
-		got, err := r.d.objects.AdoptFlow.Run(&ebpf.RunOptions{Data: encoded(a)})
-		if err != nil || got != outcome {
-			return fmt.Errorf("migrate a flow: outcome %d instead of %d: %w", got, outcome, err)
-		}
+	if _, err := r.adoptOnce(a, bpfobj.FlowAdopted); err != nil {
+		return err
 	}
-	return nil
+	there, err := r.adoptOnce(a, bpfobj.FlowKnown)
+	if err != nil {
+		return err
+	}
+	a.Conn, a.Replace, a.Had, a.HadFlags = there, 1, there.End, there.FlowFlags
+	changed, flags, earlier := a, a, a
+	changed.Had[1].Epoch++
+	flags.HadFlags ^= bpfobj.ConnTranslated
+	earlier.Conn.Version -= 2 * uint32(bpfobj.PodConnVersionVERSION_LIVE)
+	_, err = r.adoptOnce(a, bpfobj.FlowAdopted)
+	for _, step := range []struct {
+		of   bpfobj.PodAdoption
+		want uint32
+	}{{changed, bpfobj.FlowKnown}, {flags, bpfobj.FlowKnown}, {earlier, bpfobj.FlowNoRoom}} {
+		_, more := r.adoptOnce(step.of, step.want)
+		err = errors.Join(err, more)
+	}
+	return err
+}
+
+// adoptOnce runs adopt_flow, and returns the flow that it returns.
+func (r *Replayer) adoptOnce(a bpfobj.PodAdoption, want uint32) (there bpfobj.PodConn, err error) {
+	data := encoded(a)
+	run := ebpf.RunOptions{Data: data, DataOut: make([]byte, len(data))}
+	got, err := r.d.objects.AdoptFlow.Run(&run)
+	if err != nil || got != want {
+		return there, fmt.Errorf("migrate a flow: outcome %d instead of %d: %w", got, want, err)
+	}
+	var after bpfobj.PodAdoption
+	if err := binary.Read(bytes.NewReader(run.DataOut), binary.NativeEndian, &after); err != nil {
+		return there, fmt.Errorf("read a migrated flow: %w", err)
+	}
+	return after.Conn, nil
 }
 
 func encoded(v any) []byte {

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,17 +19,48 @@ import (
 )
 
 // suite is a package whose tests run in the guest.
-type suite struct{ name, pkg, args string }
+type suite struct {
+	name, pkg string
+	tests     string // which tests run, as -test.run takes it; all for ""
+	flags     string // further flags
+	// since and before are the versions of Linux, as "6.4", from which and up to which the suite runs; "" is no limit.
+	since, before string
+}
+
+// hooks is the version of Linux that has BPF programs of netfilter.
+const hooks = "6.4"
 
 // suites lists all suites.
 var suites = []suite{
-	{"programs", "./linux/loader", "-test.run=^TestVerifiedInstructions$"},
-	{"loader", "./linux/loader", ""},
-	{"probe", "./linux/probe", ""},
-	{"linux", "./linux", ""},
-	{"denymap", "./linux/denymap", ""},
-	{"xdp", "./linux/xdp", ""},
-	{"corpus", "./test/corpus", "-test.run=^TestCorpus$"},
+	{name: "programs", pkg: "./linux/loader", tests: "^TestVerifiedInstructions$"},
+	{name: "loader", pkg: "./linux/loader"},
+	{name: "probe", pkg: "./linux/probe"},
+	{name: "linux", pkg: "./linux"},
+	{name: "denymap", pkg: "./linux/denymap"},
+	{name: "xdp", pkg: "./linux/xdp"},
+	{name: "corpus", pkg: "./test/corpus", tests: "^TestCorpus$"},
+	{name: "path", pkg: "./test/path", since: hooks},
+	// Without programs of netfilter, filters decide in the stack. TestCoverage lists the blocks of both.
+	{name: "path-filters", pkg: "./test/path", tests: "^TestPath$|^TestScarceTable$|^TestWritingAgent$", flags: "-filters", before: hooks},
+}
+
+// runsOn reports whether the suite runs on a kernel with this release, as "6.1.0-41-cloud-amd64".
+func (s suite) runsOn(release string) (bool, error) {
+	var kernel, since, before [2]int
+	for text, v := range map[string]*[2]int{release: &kernel, cmp.Or(s.since, "0.0"): &since, cmp.Or(s.before, "999.0"): &before} {
+		if n, err := fmt.Sscanf(text, "%d.%d", &v[0], &v[1]); n != 2 {
+			return false, fmt.Errorf("release %q of a kernel: %w", text, err)
+		}
+	}
+	return slices.Compare(kernel[:], since[:]) >= 0 && slices.Compare(kernel[:], before[:]) < 0, nil
+}
+
+// args returns the arguments of the suite.
+func (s suite) args() string {
+	if s.tests == "" {
+		return s.flags
+	}
+	return strings.TrimSpace("-test.run=" + s.tests + " " + s.flags)
 }
 
 // choose returns the named suites, all for "", restricted to the tests that match.
@@ -43,7 +75,7 @@ func choose(names, tests string) ([]suite, error) {
 	}
 	for i := range chosen {
 		if tests != "" {
-			chosen[i].args = "-test.run=" + tests
+			chosen[i].tests = tests
 		}
 	}
 	return chosen, nil
@@ -53,7 +85,7 @@ func choose(names, tests string) ([]suite, error) {
 var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_u32", "act_mirred",
 	"crc32c_generic", "libcrc32c", "nfnetlink", "nf_defrag_ipv4", "nf_defrag_ipv6", "nf_conntrack", "nf_conntrack_netlink", "nf_nat",
 	"nf_tables", "nft_ct", "nft_fib", "nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_chain_nat", "nft_nat", "nft_masq",
-	"x_tables", "nft_compat", "xt_bpf", "udp_tunnel", "ip6_udp_tunnel", "vxlan",
+	"x_tables", "nft_compat", "xt_bpf", "udp_tunnel", "ip6_udp_tunnel", "vxlan", "llc", "stp", "bridge",
 	"inet_diag", "tcp_diag", "udp_diag"}
 
 // build makes the initramfs of a guest.
@@ -72,13 +104,19 @@ func (g guests) build(ctx context.Context, k image, dir string) (string, error) 
 	}
 	var list strings.Builder
 	for _, s := range g.suites {
+		if runs, err := s.runsOn(k.release); err != nil || !runs {
+			if err != nil {
+				return "", err
+			}
+			continue
+		}
 		if err := g.compile(ctx, "test", "-c", "-o", filepath.Join(root, "suites", s.name), s.pkg); err != nil {
 			return "", err
 		}
 		if err := copyData(s.pkg, filepath.Join(root, "data", s.name)); err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&list, "%s %s\n", s.name, s.args)
+		fmt.Fprintf(&list, "%s %s\n", s.name, s.args())
 	}
 	if err := os.WriteFile(filepath.Join(root, "suites", "list"), []byte(list.String()), 0o644); err != nil {
 		return "", err

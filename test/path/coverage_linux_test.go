@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,8 +17,10 @@ import (
 )
 
 // blocksWanted is the share of basic blocks that run, in percent, of those that packets can
-// reach. No packet runs adopt_flow: the agent does, in an upgrade, with an empty table.
-const blocksWanted, adoptedWanted = 90, 50
+// reach. No packet runs adopt_flow: the agent does, in an upgrade. It adds flows to an empty
+// table. A third of its blocks make room in a full one: conn_begin, which the other programs
+// run, too.
+const blocksWanted, adoptedWanted = 90, 55
 
 // TestCoverage checks that the sequences reach nearly all of the programs. It prints the function and source line
 // of each block that does not run and is not listed as unreachable. ISTHMUS_PATH_COVERAGE is a minimum for the time
@@ -25,6 +28,9 @@ const blocksWanted, adoptedWanted = 90, 50
 func TestCoverage(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
+	}
+	if runtime.GOARCH != "amd64" {
+		t.Skip("testdata/unreachable.txt lists the blocks of processors that do not reorder loads")
 	}
 	c, err := NewCoverage()
 	if err != nil {
@@ -37,7 +43,7 @@ func TestCoverage(t *testing.T) {
 		seeds   uint64
 		packets int
 		share   time.Duration // of the time, in percent
-	}{{Ample, 90, length, 60}, {Scarce, 8, 4 * length, 15}, {Tight, 12, 4 * length, 25}} {
+	}{{Ample, 120, length, 60}, {Scarce, 8, 4 * length, 15}, {Tight, 12, 4 * length, 25}} {
 		r, err := Open(of.flows, c)
 		if err != nil {
 			t.Fatal(err)
@@ -48,16 +54,7 @@ func TestCoverage(t *testing.T) {
 			writingAgent(t, r)
 		}
 		for seed, begin := uint64(1), time.Now(); seed <= of.seeds || time.Since(begin) < limit*of.share/100; seed++ {
-			steps := Generate(seed, of.packets)
-			for _, form := range []string{"hook", "filter"} {
-				if steps[0].Form != "" {
-					steps = steps[1:]
-				}
-				steps = slices.Insert(steps, 0, Step{Form: form})
-				if err := r.Run(steps); err != nil {
-					t.Fatalf("seed %d, %d flows, %s: %v", seed, of.flows, form, err)
-				}
-			}
+			inBothForms(t, r, Generate(seed, of.packets), fmt.Sprintf("seed %d, %d flows", seed, of.flows))
 		}
 	}
 	all, err := c.Report()
@@ -66,6 +63,7 @@ func TestCoverage(t *testing.T) {
 	}
 	closed, rare := c.Dominated(blocksIn(t, c, "unreachable.txt")), blocksIn(t, c, "rare.txt")
 	missed := make(map[Block][]string)
+	var run, reachable int
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]
 		for _, b := range v.Reached {
@@ -79,6 +77,7 @@ func TestCoverage(t *testing.T) {
 		for _, b := range open {
 			missed[b] = append(missed[b], name)
 		}
+		run, reachable = run+v.Run, reachable+v.Run+len(open)
 		want := blocksWanted
 		if name == "adopt_flow" {
 			want = adoptedWanted
@@ -88,17 +87,26 @@ func TestCoverage(t *testing.T) {
 		}
 	}
 	printMissed(c, all, missed, rare)
+	fmt.Printf("coverage: blocks=%d run=%d percent=%.1f uncovered=%d\n", reachable, run, 100*float64(run)/float64(max(1, reachable)), len(missed))
 }
 
 // writtenSequences runs the sequences of testdata, which expect an ample flow table, in both forms of the programs.
 func writtenSequences(t *testing.T, r *Runner) {
 	t.Helper()
 	for _, name := range sequences(t, "testdata/*.steps") {
-		steps := read(t, name)
-		for _, form := range []string{"hook", "filter"} {
-			if err := r.Run(slices.Insert(slices.Clone(steps), 0, Step{Form: form})); err != nil {
-				t.Fatalf("%s, %s: %v", name, form, err)
-			}
+		inBothForms(t, r, read(t, name), name)
+	}
+}
+
+// inBothForms runs a sequence with both forms of the programs in the stack.
+func inBothForms(t *testing.T, r *Runner, steps []Step, name string) {
+	t.Helper()
+	if steps[0].Form != "" {
+		steps = steps[1:]
+	}
+	for _, form := range []string{"hook", "filter"} {
+		if err := r.Run(slices.Insert(slices.Clone(steps), 0, Step{Form: form})); err != nil {
+			t.Fatalf("%s, %s: %v", name, form, err)
 		}
 	}
 }

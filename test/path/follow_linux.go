@@ -197,7 +197,7 @@ func (r *Runner) route(device int, p *reference.Packet, t *translation, parts []
 	}
 	sender := r.sender(p)
 	for _, part := range parts {
-		part.Src, part.Dst, part.Sport, part.Dport, part.Hops = p.Src, p.Dst, p.Sport, p.Dport, p.Hops
+		part.Src, part.Dst, part.Sport, part.Dport, part.Hops, part.Quote = p.Src, p.Dst, p.Sport, p.Dport, p.Hops, p.Quote
 		if err := r.toPod(device, &part, sender); err != nil {
 			return err
 		}
@@ -231,8 +231,12 @@ type translation struct {
 }
 
 // translate applies DNAT to a packet, as the stack does before routing. The translation that it returns has the
-// new source.
+// new source, if there is one.
 func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *translation, error) {
+	if p.IsError() {
+		p, t := r.translateError(p)
+		return p, t, nil
+	}
 	if !reference.HasPorts(p.Proto) || p.Fragment != reference.Whole || p.Inner != nil {
 		return p, nil, nil
 	}
@@ -281,6 +285,9 @@ func (r *Runner) sender(p *reference.Packet) *reference.Sender {
 	src, dst = dst, src
 	proto := p.Proto
 	if p.IsError() && p.Quote != nil {
+		if !p.Quotes() {
+			return nil
+		}
 		src, dst = p.Quote.Ends()
 		proto = p.Quote.Proto
 	}

@@ -200,8 +200,13 @@ func (g *generator) icmpError() {
 	if !ok {
 		t = g.begin()
 	}
-	from := g.r.IntN(2)
-	q := t.packet(from)
+	q := t.packet(g.r.IntN(2))
+	if t.backend.IsValid() && g.chance(50) { // as the backend sees it
+		q = g.sent(t, 1)
+		if g.chance(50) {
+			q.Src, q.Dst, q.Sport, q.Dport = q.Dst, q.Src, q.Dport, q.Sport
+		}
+	}
 	switch g.r.IntN(12) {
 	case 0:
 		q.Sport++

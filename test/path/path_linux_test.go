@@ -4,6 +4,7 @@ package path
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -24,6 +25,9 @@ import (
 // length is the approximate number of packets in a sequence.
 const length = 120
 
+// filters says that the kernel has no programs of netfilter, so that the tests run with filters only.
+var filters = flag.Bool("filters", false, "the kernel has no BPF programs of netfilter (before Linux 6.4)")
+
 func open(t *testing.T, flows int) *Runner {
 	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
@@ -34,6 +38,9 @@ func open(t *testing.T, flows int) *Runner {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
+	if r.Hooks() == *filters {
+		t.Fatalf("the kernel has programs of netfilter: %t, but -filters is %t", r.Hooks(), *filters)
+	}
 	return r
 }
 
@@ -83,6 +90,7 @@ func TestPath(t *testing.T) {
 		"local_in: dropped: not from the node that the tunneled packet names", "uplink: dropped: deny list", "uplink: dropped: ingress policy", "uplink: dropped: malformed",
 		"forward: stack: decided by an older program", "local_in: dropped: headers without an end", "local_in: dropped: no packet in the tunnel",
 		"local_out: stack: egress policy", "local_out: stack: sent on to a backend",
+		"to_pod: stack: error about a translated flow", "to_pod: dropped: error of a pod about a flow of others",
 	} {
 		if r.Totals.Fates[reason] < 3 {
 			t.Errorf("%q: %d packets, want more", reason, r.Totals.Fates[reason])
@@ -95,6 +103,11 @@ func TestPath(t *testing.T) {
 func TestScarceTable(t *testing.T) {
 	for _, size := range []struct{ flows, evicted int }{{Few, 200}, {Scarce, 100}, {Tight, 5}} {
 		r := open(t, size.flows)
+		for _, name := range sequences(t, fmt.Sprintf("testdata/flows%d/*.steps", size.flows)) {
+			if err := r.Run(read(t, name)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 		for seed := uint64(1); seed <= 6 && !t.Failed(); seed++ {
 			check(t, r, seed, Generate(seed, 4*length))
 		}
@@ -106,7 +119,8 @@ func TestScarceTable(t *testing.T) {
 }
 
 // TestFuzz runs sequences for the duration ISTHMUS_FUZZ_PATH, on every processor. The first seed is
-// ISTHMUS_FUZZ_SEED, by default one from the clock. Failing sequences are written to testdata.
+// ISTHMUS_FUZZ_SEED, by default one from the clock. Failing sequences are written to testdata, those of a small
+// flow table to testdata/flowsSIZE. The sizes take turns.
 func TestFuzz(t *testing.T) {
 	text := os.Getenv("ISTHMUS_FUZZ_PATH")
 	if text == "" {
@@ -123,7 +137,7 @@ func TestFuzz(t *testing.T) {
 		}
 	}
 	debug.SetGCPercent(400) // sequences are small and short-lived
-	f := &fuzzing{t: t, end: time.Now().Add(limit), totals: Totals{Fates: make(map[string]int)}}
+	f := &fuzzing{t: t, end: time.Now().Add(limit), round: min(limit, 10*time.Minute), totals: Totals{Fates: make(map[string]int)}}
 	f.seed.Store(seed)
 	begin := time.Now()
 	fmt.Printf("path: first seed %d\n", seed)
@@ -139,37 +153,51 @@ func TestFuzz(t *testing.T) {
 type fuzzing struct {
 	t        *testing.T
 	end      time.Time
+	round    time.Duration // in which every size of the table has its turn
 	seed     atomic.Uint64
 	failures atomic.Int32
 	mu       sync.Mutex
 	totals   Totals
 }
 
-// work runs sequences. After a failure it continues on a new node.
+// turns are the sizes of the flow table, and the share of the time for each, in percent. A small table needs long sequences,
+// and the runner inspects it after every program.
+var turns = []struct {
+	flows, packets int
+	share          time.Duration
+}{{Ample, length, 82}, {Scarce, 4 * length, 6}, {Few, 4 * length, 6}, {Tight, 4 * length, 6}}
+
+// work runs sequences on tables of all sizes in turn. After a failure it continues on a new node.
 func (f *fuzzing) work() {
-	for time.Now().Before(f.end) && f.failures.Load() < 10 {
-		r, err := Open(Ample, nil)
-		if err != nil {
-			f.t.Error(err)
-			return
+	for f.continues() {
+		for _, turn := range turns {
+			for until := time.Now().Add(f.round * turn.share / 100); f.continues() && time.Now().Before(until); {
+				if err := f.take(turn.flows, turn.packets, until); err != nil {
+					f.t.Error(err)
+					f.failures.Store(10)
+				}
+			}
 		}
-		if err := f.untilOneFails(r); err != nil {
-			f.t.Error(err)
-			f.failures.Store(10)
-		}
-		f.mu.Lock()
-		f.totals.Add(&r.Totals)
-		f.mu.Unlock()
-		r.Close()
 	}
 }
 
-// untilOneFails runs sequences until one fails, or the time is over. It returns an error if the test itself
-// fails.
-func (f *fuzzing) untilOneFails(r *Runner) error {
-	for time.Now().Before(f.end) && f.failures.Load() < 10 {
+func (f *fuzzing) continues() bool { return time.Now().Before(f.end) && f.failures.Load() < 10 }
+
+// take runs sequences on one node, until one fails or the time is over. It returns an error if the test itself fails.
+func (f *fuzzing) take(flows, packets int, until time.Time) error {
+	r, err := Open(flows, nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	defer func() {
+		f.mu.Lock()
+		f.totals.Add(&r.Totals)
+		f.mu.Unlock()
+	}()
+	for f.continues() && time.Now().Before(until) {
 		seed := f.seed.Add(1) - 1
-		steps := Generate(seed, length)
+		steps := Generate(seed, packets)
 		switch seed % 5000 {
 		case 1999:
 			steps = slices.Insert(steps, len(steps)/2, Step{Restart: true})
@@ -182,10 +210,22 @@ func (f *fuzzing) untilOneFails(r *Runner) error {
 		}
 		if small != nil {
 			f.failures.Add(1)
-			return os.WriteFile(filepath.Join("testdata", fmt.Sprintf("seed-%d.steps", seed)), []byte(Text(small)), 0o644)
+			return f.keep(flows, seed, small)
 		}
 	}
 	return nil
+}
+
+// keep writes a failing sequence to testdata.
+func (f *fuzzing) keep(flows int, seed uint64, steps []Step) error {
+	dir := "testdata"
+	if flows != Ample {
+		dir = filepath.Join(dir, fmt.Sprintf("flows%d", flows))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("seed-%d.steps", seed)), []byte(Text(steps)), 0o644)
 }
 
 // check runs a sequence, and counts a difference. It returns the reduced sequence of a failure. It returns an

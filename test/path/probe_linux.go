@@ -14,6 +14,9 @@ func (g *generator) probe() {
 		(*generator).replayed, (*generator).replayed, (*generator).headerless, (*generator).longChain,
 		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).answered,
 		(*generator).virtual, (*generator).virtual, (*generator).newSource, (*generator).copied,
+		(*generator).throughNAT, (*generator).throughNAT, (*generator).backendItself, (*generator).foreignQuote,
+		(*generator).answersFirst, (*generator).answersFirst, (*generator).stale,
+		(*generator).backendDenied,
 	}
 	if g.chance(8) {
 		g.crowd()
@@ -87,6 +90,39 @@ func (g *generator) replayed() {
 	}
 	g.step(name, g.udp(name, p[1], sport, 80))
 	g.step(name, whole, marked("old"))
+}
+
+// stale sends a packet with the mark of an earlier round: its own record has replaced the record of that mark.
+func (g *generator) stale() {
+	v6 := g.chance(50)
+	name, _ := g.open(v6)
+	sport := uint16(1000 + g.r.IntN(4))
+	first := g.udp(name, same(services[:2], v6), sport, 80)
+	g.step(name, first)
+	g.steps = append(g.steps, Step{Skip: true})
+	g.step(name, g.udp(name, same(pick(g, services[:2], services[2:]), v6), sport, 80), marked("old"))
+	g.step(name, first)
+}
+
+// backendDenied sends to a Service whose new backend policy denies. This ends the flow, so no answer may pass any more.
+func (g *generator) backendDenied() {
+	v6 := g.chance(50)
+	name := pick(g, g.names()...)
+	g.attachWith(name, g.pods[name], reference.Policy{Isolated: [2]bool{true, true}, Rules: []reference.Rule{{Dir: reference.Egress, Parties: []string{"w1"}}}})
+	sport := uint16(1000 + g.r.IntN(4))
+	request := g.udp(name, same(pick(g, services[:2], services[2:]), v6), sport, 80)
+	answer := reference.Packet{Src: request.Dst, Dst: request.Src, Proto: reference.UDP, Sport: 80, Dport: sport}
+	to := func(backend string) func(*Step) {
+		return func(s *Step) {
+			s.Backend, s.Fresh = netip.AddrPortFrom(same(servers[backend], v6), 8080), true
+		}
+	}
+	g.step(name, request, to("w1"))
+	if g.chance(50) {
+		g.step("uplink", answer)
+	}
+	g.step(name, request, to("w2"))
+	g.step("uplink", answer)
 }
 
 // headerless sends a packet that ends with the IP header, with the mark of one that has ports.

@@ -129,10 +129,7 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants(), s.Instrument); err != nil {
 		return nil, errors.Join(err, path.Close(), a.Close())
 	}
-	if r.replay, err = path.Replay(); err == nil && !r.replay.Hooks() {
-		err = errors.New("the kernel has no programs of netfilter (Linux 6.4)")
-	}
-	if err != nil {
+	if r.replay, err = path.Replay(); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	list := model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).WithExempt(exempt)
@@ -142,6 +139,10 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	}
 	return r, nil
 }
+
+// Hooks reports whether the kernel has programs of netfilter (Linux 6.4). Without them, filters decide in the stack also where a
+// step selects the programs.
+func (r *Runner) Hooks() bool { return r.replay.Hooks() }
 
 // Close unloads the programs.
 func (r *Runner) Close() error {
@@ -212,12 +213,15 @@ func (r *Runner) step(s *Step) error {
 		return r.restart()
 	case s.Forget:
 		return r.track.flush()
+	case s.Skip:
+		r.node.SkipRecords()
+		return r.replay.SkipRecords()
 	case s.Upgrade != "":
 		return r.upgrade(s.Upgrade)
 	case s.Adopt > 0:
 		return r.adopt(s.Adopt)
 	case s.Form != "":
-		r.hooked = s.Form == "hook"
+		r.hooked = s.Form == "hook" && r.Hooks()
 		return nil
 	case s.Packet == nil:
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Step is one event on the node. One of Pod, Remove, Age, Track, Forget, Restart, Upgrade, Adopt, Form and Packet
+// Step is one event on the node. One of Pod, Remove, Age, Track, Forget, Skip, Restart, Upgrade, Adopt, Form and Packet
 // is set.
 type Step struct {
 	// Pod attaches a pod, or replaces the policy of an attached one.
@@ -31,6 +31,8 @@ type Step struct {
 	// Form selects the programs that decide in the stack from this step on: "hook" for netfilter hooks, or
 	// "filter" for nftables rules, which is the default.
 	Form string `json:"form,omitempty"`
+	// Skip lets other packets write records, so that the next record takes the place of the last one.
+	Skip bool `json:"skip,omitempty"`
 	// Forget removes all flows from connection tracking.
 	Forget bool `json:"forget,omitempty"`
 	// Track adds the flow of Packet to connection tracking. The packet is not sent.

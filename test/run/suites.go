@@ -171,7 +171,7 @@ func fuzzSuites() []suite {
 	return []suite{
 		{name: "fuzz", fuzz: true},
 		{name: "fuzz-path", steps: []step{
-			{packages: []string{"./test/path"}, flags: []string{"-count=1", "-timeout=0", "-v", "-run=^TestFuzz$"},
+			{packages: []string{"./test/path"}, flags: []string{"-count=1", "-timeout=0", "-v", "-run=^TestFuzz$|^TestCoverage$"},
 				env: []string{"ISTHMUS_FUZZ_PATH=" + fuzzTime()}},
 		}},
 	}

@@ -42,9 +42,16 @@ type record struct {
 	answer   bool // policy allows it, unless the stack translates it
 }
 
+// Records is the number of places for records. They are used in turn.
+const Records = 65536
+
+// SkipRecords writes records of other packets, so that the next one takes the place of the last one.
+func (n *Node) SkipRecords() { n.written += Records - 1 }
+
 // leave writes a record of the packet, so that policy decides after DNAT.
 func (n *Node) leave(w *walk, answer bool) Verdict {
 	n.written++
+	delete(n.records, n.written-Records) // its place is taken
 	n.records[n.written] = &record{w.pod, *w.packet, w.src, w.dst, answer}
 	return Verdict{Fate: ToStack, Record: n.written, Why: "decided after translation"}
 }
@@ -61,8 +68,10 @@ type walk struct {
 	device int
 	sender *Sender
 	host   bool
-	client netip.Addr // the original client, if the packet was masqueraded
-	asked  bool
+	// exchanged is true if the stack replaced the source address.
+	exchanged bool
+	client    netip.Addr // the original client, if the packet was masqueraded
+	asked     bool
 }
 
 // end returns the pod's own end of the flow.

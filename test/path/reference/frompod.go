@@ -232,22 +232,27 @@ func (n *Node) mayErr(pod *Pod, dir Direction) bool {
 	return true
 }
 
-// quoted returns the flow of the packet that an error quotes, and the end that sent that packet.
-func (n *Node) quoted(p *Packet) (f *flow, k Key, from int, known bool) {
-	q := p.Quote
-	left := p.Length()
+// Quotes reports whether an ICMP error quotes enough of a packet to find its flow: no extension headers of IPv6, and all ports.
+func (p *Packet) Quotes() bool {
+	q, left := p.Quote, p.Length()
 	if p.Cut > 0 {
 		left = min(left, p.Cut)
 	}
 	if q.V6() && (len(q.Extensions) > 0 || q.Fragment != Whole) {
-		return nil, k, 0, false
+		return false
 	}
 	if !q.V6() && q.Fragment == LaterFragment || left < p.headers()+p.quotedRead() {
+		return false
+	}
+	return !p.Short || !HasPorts(q.Proto) && !q.isICMP()
+}
+
+// quoted returns the flow of the packet that an error quotes, and the end that sent that packet.
+func (n *Node) quoted(p *Packet) (f *flow, k Key, from int, known bool) {
+	if !p.Quotes() {
 		return nil, k, 0, false
 	}
-	if p.Short && (HasPorts(q.Proto) || q.isICMP()) {
-		return nil, k, 0, false
-	}
+	q := p.Quote
 	src, dst := q.Ends()
 	k, from = KeyOf(src, dst, q.Proto)
 	f = n.find(k)

@@ -60,11 +60,11 @@ func (n *Node) arrives(w *walk) bool {
 		return true
 	}
 	from := n.Pods[w.device]
-	exchanged := n.isOwn(src)
+	w.exchanged = n.isOwn(src)
 	if from != nil {
-		exchanged = !from.has(src)
+		w.exchanged = !from.has(src)
 	}
-	if exchanged {
+	if w.exchanged {
 		if w.sender == nil || w.sender.Addr == src {
 			return false
 		}
@@ -155,17 +155,27 @@ func (n *Node) receiveError(w *walk) Verdict {
 		return drop("source cannot come by this device")
 	}
 	f, k, from, ok := n.quoted(p)
-	if ok && p.Dst == k.end[from].Addr() && !n.fromOtherPod(p) && n.mayQuote(w.pod, f, k, from) && n.mayErr(w.pod, Ingress) {
+	mine := ok && p.Dst == k.end[from].Addr()
+	if mine && n.mayReport(p, k, from) && n.mayQuote(w.pod, f, k, from) && n.mayErr(w.pod, Ingress) {
+		if w.exchanged {
+			return Verdict{Fate: ToStack, Why: "error about a translated flow"}
+		}
 		return Verdict{Fate: ToStack, Why: "error about a flow"}
 	}
-	if !n.evaluate(w) {
+	switch {
+	case !n.evaluate(w) && mine && !n.mayReport(p, k, from):
+		return drop("error of a pod about a flow of others")
+	case !n.evaluate(w):
 		return drop("ingress policy")
 	}
 	return Verdict{Fate: ToStack, Why: "ingress policy allows errors"}
 }
 
-// fromOtherPod reports whether an ICMP error comes from a pod that is no end of the quoted flow.
-func (n *Node) fromOtherPod(p *Packet) bool { return n.isPod(p.Src) && p.Src != p.Quote.Dst }
+// mayReport reports whether an ICMP error may belong to the flow that it quotes: it goes to the end that sent the quoted
+// packet. Any router may send it, but a pod only about packets that it received (ADR 35).
+func (n *Node) mayReport(p *Packet, k Key, from int) bool {
+	return p.Dst == k.end[from].Addr() && (!n.isPod(p.Src) || p.Src == k.end[1-from].Addr())
+}
 
 // FromNode decides a packet from a device that leads to other nodes. ToStack means that the program has no
 // effect.
@@ -175,7 +185,7 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	switch {
 	case plain && p.IsError():
 		f, k, from, ok := n.quoted(p)
-		if !ok || n.fromOtherPod(p) || !f.remote || p.Dst != k.end[from].Addr() || !n.forwardable(p) {
+		if !ok || !f.remote || !n.mayReport(p, k, from) || !n.forwardable(p) {
 			return pass
 		}
 		pod, r := n.reachable(p.Dst), f.authorised[from]
