@@ -57,16 +57,16 @@ func Choose(all []Candidate, c Choice) (chosen []Node, remarks []string, err err
 		chosen, remarks = pick(all, c)
 	}
 	if len(chosen) > c.Most {
-		return nil, nil, fmt.Errorf("%d nodes are more than --max-nodes %d", len(chosen), c.Most)
+		return nil, remarks, fmt.Errorf("%d nodes are more than --max-nodes %d", len(chosen), c.Most)
 	}
 	if len(chosen) == 0 {
-		return nil, nil, errors.New("no node can take part: " + cmp.Or(strings.Join(remarks, "; "), "the cluster has none that is selected"))
+		return nil, remarks, errors.New("no node can take part: " + cmp.Or(strings.Join(remarks, "; "), "the cluster has none that is selected"))
 	}
 	for i := range chosen {
 		n := &chosen[i]
 		n.Image = cmp.Or(c.Images[n.OS], n.Image)
 		if n.Image == "" {
-			return nil, nil, fmt.Errorf("node %s (%s): %w for the pods there", n.Name, n.OS, ErrNoImage)
+			return nil, remarks, fmt.Errorf("node %s (%s): %w for the pods there", n.Name, n.OS, ErrNoImage)
 		}
 	}
 	return chosen, remarks, nil

@@ -71,7 +71,7 @@ func (x *explainer) reasons(ctx context.Context, s *model.Snapshot, services *se
 	if err != nil {
 		lines = append(lines, fmt.Sprintf("the agents do not answer: %v", err))
 		for _, t := range all {
-			lines = append(lines, intended(explain.Flow(s, t.Flow, nil, nil)).Reasons(passed)...)
+			lines = append(lines, intended(f, explain.Flow(s, t.Flow, nil, nil)).Reasons(passed)...)
 		}
 	}
 	return lines
@@ -94,8 +94,8 @@ func destination(namespace string, f *connectivity.Result) follow.Named {
 }
 
 // intended is what policy intends, in the form of a trace that no node has answered.
-func intended(x *explain.Report) *trace.Report {
-	r := &trace.Report{Node: "unknown", From: x.From, To: x.To, Protocol: x.Protocol, Port: x.Port, Intended: x.Verdict, Installed: "unknown"}
+func intended(f *connectivity.Result, x *explain.Report) *trace.Report {
+	r := &trace.Report{Node: f.FromNode + ", " + f.ToNode, From: x.From, To: x.To, Protocol: x.Protocol, Port: x.Port, Intended: x.Verdict, Installed: "unknown"}
 	for _, s := range x.Sides {
 		r.Steps = append(r.Steps, trace.Step{What: s.Direction + " policy", Where: s.Pod, Intended: s.Decision.Verdict, Installed: "unknown", Cause: s.Decision.Text})
 	}

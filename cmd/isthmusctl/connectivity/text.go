@@ -5,6 +5,7 @@ package connectivity
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -23,11 +24,17 @@ func writeReport(out io.Writer, r *connectivity.Report) error {
 				fmt.Fprintf(out, "\nFAILED pod %s on node %s: %s\n", p.Name, p.Node, flat(p.Missing))
 			}
 		}
+		var said []string
 		for _, f := range r.Flows {
 			if f.Passed {
 				continue
 			}
 			fmt.Fprintf(out, "\nFAILED %s: %s: expected %s: %s (%d attempts)\n", f.Phase, &f.Flow, f.Expected, flat(f.Wrong), f.Attempts)
+			if len(f.Why) > 0 && slices.Equal(f.Why, said) {
+				fmt.Fprintln(out, "  the same as above")
+				continue
+			}
+			said = f.Why
 			for _, line := range f.Why {
 				fmt.Fprintf(out, "  %s\n", flat(line))
 			}

@@ -18,7 +18,7 @@ func (r *Report) Reasons(passed bool) (lines []string) {
 		at := fmt.Sprintf("%s, %s", s.What, s.Where)
 		switch {
 		case !passed && s.Intended == deny:
-			lines = append(lines, fmt.Sprintf("%s: denied by %s", at, s.Cause))
+			lines = append(lines, fmt.Sprintf("%s: denied: %s", at, s.Cause))
 			for _, c := range s.Changes {
 				lines = append(lines, "an edit that allows it: "+c)
 			}

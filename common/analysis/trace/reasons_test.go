@@ -26,7 +26,7 @@ func TestReasons(t *testing.T) {
 		want   []string
 	}{
 		{"denied by policy", report("deny", "deny", ingress("deny", "deny")), false,
-			[]string{"ingress policy, t/server: denied by NetworkPolicy t/deny", "an edit that allows it: NetworkPolicy t/deny: add it"}},
+			[]string{"ingress policy, t/server: denied: NetworkPolicy t/deny", "an edit that allows it: NetworkPolicy t/deny: add it"}},
 		{"denied by drift", report("allow", "deny", ingress("allow", "deny")), false,
 			[]string{"ingress policy, t/server: DRIFT: policy intends allow, and the data path holds deny (row 3)"}},
 		{"lost", report("allow", "allow", ingress("allow", "allow")), false,
