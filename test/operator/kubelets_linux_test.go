@@ -24,7 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// kubelets play the kubelets, the proxies and the API server of a cluster: they attach the pods that clients create by the
+// kubelets play the kubelets, the proxies and the API server of a cluster. They attach the pods that clients create by the
 // real agents, run their command in the pod's network namespace, and give the agents the policies.
 type kubelets struct {
 	t       *testing.T
