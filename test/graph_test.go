@@ -26,7 +26,7 @@ var layers = []struct {
 	{"analysis", []string{"common/analysis"}},
 	{"cluster", []string{"common/kube"}},
 	{"reports", []string{"common/report"}},
-	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint", "common/observe", "common/inspect"}},
+	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint", "common/observe", "common/inspect", "common/connectivity"}},
 	{"leaves", []string{"common/model", "common/ipam", "common/nodeipam", "common/api", "common/httpd", "common/access", "cmd/daemon"}},
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/check"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/connectivity"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/migrate"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/node"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/query"
@@ -21,7 +22,7 @@ import (
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, e cli.Env, args []string) int {
 	e.Version = version
-	groups := slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), migrate.Commands(e), ui.Commands(e))
+	groups := slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), connectivity.Commands(e), migrate.Commands(e), ui.Commands(e))
 	return e.Run(ctx, args, append(groups, versionCommand(e), docsCommand())...)
 }
 

@@ -84,6 +84,7 @@ func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 		run  func(context.Context) error
 	}{
 		{"pods of all nodes reach each other by address, service name and host port", l.reach},
+		{"isthmusctl connectivity finds nothing wrong, and leaves nothing", l.connectivity},
 		{"a rolling upgrade and rollback of the agents loses no packet and no connection", l.upgrade},
 		{"pods go on without the API server, and pods that it knew are attached", l.loseAPIServer},
 		{"pods go on when another node is lost, which comes back", l.loseNode},

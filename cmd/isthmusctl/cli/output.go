@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -126,4 +127,19 @@ func Shorten(names []string, few int) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}
+
+// Plain writes what f writes without control characters: a text of a node must not control the terminal of the user.
+func Plain(out io.Writer, f func(io.Writer) error) error {
+	var text bytes.Buffer
+	if err := f(&text); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text.String()))
+	return err
 }

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -147,26 +145,11 @@ func (e env) statusOfAll(ctx context.Context, a *allNodes, s *shared, kubeconfig
 	if s.output == "json" || s.output == "yaml" {
 		err = cli.EncodeKind(e.Stdout, s.output, "NodeStatusList", map[string]any{"items": list})
 	} else {
-		err = plain(e.Stdout, func(out io.Writer) error { return writeAll(out, list, ready) })
+		err = cli.Plain(e.Stdout, func(out io.Writer) error { return writeAll(out, list, ready) })
 	}
 	if err == nil && ready < len(list) {
 		return cli.ErrNotReady
 	}
-	return err
-}
-
-// plain writes what f writes without control characters: a text of a node must not control the terminal of the user.
-func plain(out io.Writer, f func(io.Writer) error) error {
-	var text bytes.Buffer
-	if err := f(&text); err != nil {
-		return err
-	}
-	_, err := io.WriteString(out, strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text.String()))
 	return err
 }
 
@@ -256,7 +239,7 @@ func (e env) doctorOfAll(ctx context.Context, a *allNodes, timeout time.Duration
 	if output != "text" {
 		err = cli.EncodeKind(e.Stdout, output, "NodeFindingsList", map[string]any{"items": list})
 	} else {
-		err = plain(e.Stdout, func(out io.Writer) error { return writeAllFindings(out, list) })
+		err = cli.Plain(e.Stdout, func(out io.Writer) error { return writeAllFindings(out, list) })
 	}
 	if err == nil && slices.ContainsFunc(list, func(n nodeAnswer) bool { return n.Error != "" || doctor.Worst(n.found) == doctor.Bad }) {
 		err = cli.ErrNo

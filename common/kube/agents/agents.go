@@ -3,7 +3,6 @@
 package agents
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,17 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/client-go/util/exec"
-	"k8s.io/klog/v2"
-	"k8s.io/streaming/pkg/httpstream"
 
+	"github.com/isthmus-net/isthmus/common/kube/podexec"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -32,8 +27,6 @@ const (
 	Selector = "app.kubernetes.io/name=isthmus,app.kubernetes.io/component in (agent-linux,agent-windows)"
 	// container is the container of the agent.
 	container = "agent"
-	// maxOutput bounds the output of a command, in bytes.
-	maxOutput = 8 << 20
 	// concurrent bounds the commands that run at a time.
 	concurrent = 16
 	// pageSize is the number of objects that a list requests at a time.
@@ -46,15 +39,17 @@ type Agent struct {
 	OS   model.OS
 	// Namespace and Pod are those of the pod that runs it.
 	Namespace, Pod string
+	// Image is that of the agent's container.
+	Image string
 	// Missing says why there is no agent to ask; empty if there is one.
 	Missing string
 }
 
 // Cluster runs commands in a cluster.
 type Cluster struct {
-	config *rest.Config
 	client rest.Interface
 	codec  runtime.ParameterCodec
+	exec   *podexec.Executor
 }
 
 // New reads credentials as kubectl does. It does not connect.
@@ -75,7 +70,8 @@ func New(cfg watch.APIConfig) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)
 	}
-	return &Cluster{config, client, runtime.NewParameterCodec(scheme)}, nil
+	codec := runtime.NewParameterCodec(scheme)
+	return &Cluster{client, codec, podexec.New(config, client, codec)}, nil
 }
 
 // List returns the agents of all nodes, by the name of the node.
@@ -138,6 +134,11 @@ func agentOf(n *corev1.Node, pods []corev1.Pod) Agent {
 	slices.SortFunc(pods, func(x, y corev1.Pod) int { return y.CreationTimestamp.Compare(x.CreationTimestamp.Time) })
 	p := &pods[0]
 	a.Namespace, a.Pod = p.Namespace, p.Name
+	for _, c := range p.Spec.Containers {
+		if c.Name == container {
+			a.Image = c.Image
+		}
+	}
 	for _, s := range p.Status.ContainerStatuses {
 		if s.Name != container {
 			continue
@@ -199,7 +200,7 @@ func (c *Cluster) Run(ctx context.Context, timeout time.Duration, all []Call) []
 			defer func() { <-tokens }()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			results[i].Output, results[i].Status, results[i].Err = c.exec(ctx, a.Agent, a.Args)
+			results[i].Output, results[i].Status, results[i].Err = c.exec.Run(ctx, podexec.In{Namespace: a.Namespace, Pod: a.Pod, Container: container}, command(a.OS, a.Args))
 		})
 	}
 	running.Wait()
@@ -213,62 +214,4 @@ func command(os model.OS, args []string) []string {
 		return append([]string{"cmd", "/c", `%CONTAINER_SANDBOX_MOUNT_POINT%\isthmusctl.exe`}, args...)
 	}
 	return append([]string{"/isthmusctl"}, args...)
-}
-
-func (c *Cluster) exec(ctx context.Context, a Agent, args []string) (output []byte, status int, err error) {
-	url := c.client.Post().Resource("pods").Namespace(a.Namespace).Name(a.Pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command(a.OS, args), Stdout: true, Stderr: true}, c.codec).URL()
-	sockets, err := remotecommand.NewWebSocketExecutor(c.config, "GET", url.String())
-	if err != nil {
-		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w", a.Namespace, a.Pod, err)
-	}
-	older, err := remotecommand.NewSPDYExecutor(c.config, "POST", url)
-	if err != nil {
-		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w", a.Namespace, a.Pod, err)
-	}
-	executor, err := remotecommand.NewFallbackExecutor(sockets, older, httpstream.IsUpgradeFailure)
-	if err != nil {
-		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w", a.Namespace, a.Pod, err)
-	}
-	ctx = klog.NewContext(ctx, logr.Discard()) // the library logs what it also returns
-	stdout, stderr := &bounded{left: maxOutput}, &bounded{left: 4096}
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr})
-	var code exec.CodeExitError
-	said := strings.TrimSpace(stderr.kept.String())
-	switch {
-	case errors.As(err, &code):
-		return stdout.kept.Bytes(), code.Code, cut(said, stdout)
-	case ctx.Err() != nil:
-		return nil, 0, fmt.Errorf("exec in pod %s/%s: no answer in time: raise --timeout, or check the kubelet of the node", a.Namespace, a.Pod)
-	case err != nil:
-		return nil, 0, fmt.Errorf("exec in pod %s/%s: %w: the user needs the right to create pods/exec there", a.Namespace, a.Pod, err)
-	}
-	return stdout.kept.Bytes(), 0, cut("", stdout)
-}
-
-// cut returns an error if a command printed too much, or nothing but an error.
-func cut(said string, stdout *bounded) error {
-	switch {
-	case stdout.cut:
-		return fmt.Errorf("the answer is larger than %d bytes", maxOutput)
-	case said != "" && stdout.kept.Len() == 0:
-		return errors.New(strings.TrimPrefix(said, "isthmusctl: "))
-	}
-	return nil
-}
-
-// bounded keeps the first bytes that are written to it.
-type bounded struct {
-	kept bytes.Buffer
-	left int
-	cut  bool
-}
-
-// Write implements io.Writer.
-func (b *bounded) Write(p []byte) (int, error) {
-	n := min(len(p), b.left)
-	b.cut = b.cut || n < len(p)
-	b.left -= n
-	b.kept.Write(p[:n])
-	return len(p), nil
 }

@@ -38,6 +38,9 @@ type ExecServer struct {
 	refused map[string]bool
 	queries []string
 	lists   map[string]map[string]any
+	// kept and changed belong to Keep.
+	kept    map[string]Object
+	changed func(verb, resource string, o Object)
 }
 
 // execToken is the token of the client.
@@ -95,7 +98,9 @@ func NewExecServer(t *testing.T, nodes []corev1.Node, pods []corev1.Pod, run Com
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		default:
-			mux.ServeHTTP(w, r)
+			if !s.keep(w, r) {
+				mux.ServeHTTP(w, r)
+			}
 		}
 	}))
 	t.Cleanup(func() {
@@ -174,7 +179,7 @@ func (s *ExecServer) exec(w http.ResponseWriter, r *http.Request) {
 	refused := s.refused[pod]
 	s.mutex.Unlock()
 	q := r.URL.Query()
-	if refused || q.Get("container") != "agent" || q.Get("stdin") == "true" {
+	if refused || !slices.Contains([]string{"agent", "probe"}, q.Get("container")) || q.Get("stdin") == "true" {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
 		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package follow
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
+	"github.com/isthmus-net/isthmus/common/analysis/trace"
+	"github.com/isthmus-net/isthmus/common/kube/agents"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Named is a flow by the names of its ends, as flags have them.
+type Named struct{ From, To, Protocol, Port string }
+
+// Target is a flow to follow, with the step that a Service adds.
+type Target struct {
+	Flow model.Flow
+	Step *trace.Step
+}
+
+// Targets returns the flows: one, or one to each backend of a Service. There is at least one.
+func (o Named) Targets(s *model.Snapshot, services *service.Services) ([]Target, error) {
+	to, family, err := cluster.Service(services, o.From, o.To, "")
+	if err != nil {
+		return nil, fmt.Errorf("--to: %w", err)
+	}
+	if to == nil {
+		f, err := cluster.Flow(s, o.From, o.To, o.Protocol, o.Port)
+		return []Target{{Flow: f}}, err
+	}
+	protocol, err := model.ParseProtocol(o.Protocol)
+	if err != nil {
+		return nil, cli.Usagef("--protocol: %w", err)
+	}
+	from, err := ends.Addresses(s, o.From)
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	ports, err := service.Port(to, o.Port, &protocol)
+	if err != nil {
+		return nil, cli.Usagef("--port %q: %w", o.Port, err)
+	}
+	var all []Target
+	for _, port := range ports {
+		backends, err := services.Backends(to, port)
+		if err != nil {
+			return nil, fmt.Errorf("--to: %w", err)
+		}
+		for _, b := range backends {
+			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
+			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
+				return nil, fmt.Errorf("%s -> %s: %w", o.From, b.Name, err)
+			}
+			all = append(all, Target{f, serviceStep(to, port, b, f, len(backends))})
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("--to: Service %s/%s has no ports", to.Namespace, to.Name)
+	}
+	return all, nil
+}
+
+// serviceStep describes how a connection to a Service reaches a backend.
+func serviceStep(s *model.Service, port model.ServicePort, b service.Backend, f model.Flow, backends int) *trace.Step {
+	step := &trace.Step{What: "service", Where: s.Namespace + "/" + s.Name}
+	to := netip.AddrPortFrom(f.Dst, f.Port)
+	if s.Headless {
+		step.Text = fmt.Sprintf("headless: DNS leads to %d backends, no NAT; this one is %s (%s)", backends, b.Name, to)
+		return step
+	}
+	own := slices.IndexFunc(s.Addresses, func(a netip.Addr) bool { return a.Is4() == f.Dst.Is4() })
+	address := "its address"
+	if own >= 0 {
+		address = netip.AddrPortFrom(s.Addresses[own], port.Port).String()
+	}
+	step.Text = fmt.Sprintf("the source's node replaces %s by one of %d backends, chosen for each connection; here DNAT to %s (%s). Policy decides about the backend", address, backends, to, b.Name)
+	if f.Src == f.Dst {
+		step.Text += "; the client is the backend, so the node also masquerades it: policy then sees the node"
+	}
+	return step
+}
+
+// Trace has the nodes of both ends follow each flow, and combines their answers. list are the agents of the cluster. timeout
+// bounds the answer of a node.
+func Trace(ctx context.Context, c *agents.Cluster, list []agents.Agent, timeout time.Duration, snapshot *model.Snapshot, all []Target) ([]*trace.Report, error) {
+	owners := snapshot.Owners()
+	var calls []agents.Call
+	of := make([][]int, len(all)) // the calls of each flow
+	for i, t := range all {
+		for _, end := range []netip.Addr{t.Flow.Src, t.Flow.Dst} {
+			pod := owners.Pods[end]
+			if pod == nil || len(of[i]) == 1 && calls[of[i][0]].Node == pod.Node {
+				continue
+			}
+			at := slices.IndexFunc(list, func(a agents.Agent) bool { return a.Node == pod.Node })
+			if at < 0 {
+				return nil, fmt.Errorf("pod %s is on node %q, which the cluster does not have", pod.PodID, pod.Node)
+			}
+			args := []string{"trace", "-o", "json", "--from", t.Flow.Src.String(), "--to", t.Flow.Dst.String(), "--protocol", strings.ToLower(t.Flow.Protocol.String())}
+			if t.Flow.Protocol.HasPorts() {
+				args = append(args, "--port", strconv.Itoa(int(t.Flow.Port)))
+			}
+			of[i], calls = append(of[i], len(calls)), append(calls, agents.Call{Agent: list[at], Args: args})
+		}
+		if len(of[i]) == 0 {
+			return nil, fmt.Errorf("%s -> %s: neither end is a pod, so no node decides", t.Flow.Src, t.Flow.Dst)
+		}
+	}
+	results := c.Run(ctx, timeout, calls)
+	var reports []*trace.Report
+	for i, t := range all {
+		r, err := combined(results, of[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s -> %s: %w", t.Flow.Src, t.Flow.Dst, err)
+		}
+		if t.Step != nil {
+			r.Prepend(*t.Step)
+		}
+		reports = append(reports, r)
+	}
+	return reports, nil
+}
+
+// combined returns the report of one or two nodes. If one of two does not answer, the other's report says so.
+func combined(results []agents.Result, calls []int) (*trace.Report, error) {
+	var found []*trace.Report
+	var silent []string
+	for _, n := range calls {
+		r, err := results[n], results[n].Err
+		report := &trace.Report{}
+		if err == nil {
+			err = json.Unmarshal(r.Output, report)
+		}
+		if err != nil {
+			silent = append(silent, fmt.Sprintf("node %s: no answer: %v", r.Node, err))
+			continue
+		}
+		found = append(found, report)
+	}
+	switch {
+	case len(found) == 0:
+		return nil, fmt.Errorf("%s", strings.Join(silent, "; "))
+	case len(found) == 2:
+		return trace.Merge(found[0], found[1]), nil
+	}
+	if len(silent) > 0 {
+		found[0].Steps = append(found[0].Steps, trace.Step{What: "other node", Where: "", Wrong: silent})
+	}
+	return found[0], nil
+}
