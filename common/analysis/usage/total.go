@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package usage
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// maxRules bounds the rules of a Total. A node whose rules would exceed it is missing.
+const maxRules = 200_000
+
+// Unknown is the operating system of a node that does not answer and has no Node object.
+const Unknown model.OS = "unknown"
+
+// Answer is what the agent of a node answers.
+type Answer struct {
+	Node string
+	// OS is empty if it is not known.
+	OS model.OS
+	// Policies are nil if there is no answer. Why then says why.
+	Policies    *Policies
+	Unsupported []model.Unsupported
+	// Unlisted counts further entries of Unsupported.
+	Unlisted int
+	Why      string
+}
+
+// Total adds up the answers of nodes.
+type Total struct {
+	// Systems are the nodes by operating system, Linux first.
+	Systems []System
+	// Policies are by "Kind namespace/name".
+	Policies map[string]*PolicyTotal
+	// Inexact is what nodes do not enforce exactly, by policy and rule.
+	Inexact []Construct
+	// Unlisted counts entries that are not in Inexact, because there are too many.
+	Unlisted int
+	size     int // number of rules
+}
+
+// System is the nodes of one operating system.
+type System struct {
+	OS   model.OS
+	Unit string
+	// Nodes counts all of them, Answered those whose agents answer, and Counted those with numbers.
+	Nodes, Answered, Counted int
+	// Missing are the nodes without numbers.
+	Missing []Missing
+	// Rest adds up what no rule of a policy has decided.
+	Rest Rest
+}
+
+// Missing is a node without numbers. Answered is true if its agent answers.
+type Missing struct {
+	Node, Why string
+	Answered  bool
+}
+
+// PolicyTotal is what a policy has decided on all nodes with numbers.
+type PolicyTotal struct {
+	// Pods counts the pods that it selects there.
+	Pods           int
+	Flows, Packets Number
+	Rules          []RuleTotal
+	known          map[ruleKey]int // places in Rules
+}
+
+// RuleTotal is what a rule has decided, or with rule -1 the isolation of pods.
+type RuleTotal struct {
+	Direction      string
+	Rule           int
+	Name           string
+	Flows, Packets Number
+}
+
+// Number is a sum over the nodes that have pods of a policy, and numbers.
+type Number struct {
+	Nodes           int
+	Allowed, Denied uint64
+	// Shared is true if some of it is not counted separately.
+	Shared bool
+}
+
+func (n *Number) add(allowed, denied uint64, shared bool) {
+	n.Nodes++
+	n.Allowed += allowed
+	n.Denied += denied
+	n.Shared = n.Shared || shared
+}
+
+// Sum adds up answers.
+func Sum(answers []Answer) *Total {
+	t := &Total{Policies: make(map[string]*PolicyTotal)}
+	systems := make(map[model.OS]*System)
+	found := make(constructs)
+	for i := range answers {
+		a := &answers[i]
+		os := cmp.Or(a.OS, Unknown)
+		s := systems[os]
+		if s == nil {
+			s = &System{OS: os, Unit: UnitOf(os)}
+			systems[os] = s
+		}
+		s.Nodes++
+		if why, ok := t.add(s, a); !ok {
+			s.Missing = append(s.Missing, Missing{a.Node, why, a.Policies != nil})
+		}
+		if a.Policies != nil {
+			s.Answered++
+			t.Unlisted += a.Unlisted + found.add(a)
+		}
+	}
+	for _, s := range systems {
+		slices.SortFunc(s.Missing, func(a, b Missing) int { return strings.Compare(a.Node, b.Node) })
+		t.Systems = append(t.Systems, *s)
+	}
+	slices.SortFunc(t.Systems, func(a, b System) int { return cmp.Compare(a.OS, b.OS) })
+	t.Inexact = found.list()
+	return t
+}
+
+// UnitOf returns what nodes of an operating system count.
+func UnitOf(os model.OS) string {
+	if os == model.Windows {
+		return Packets
+	}
+	return Flows
+}
+
+// add adds the numbers of a node. Otherwise it says why there are none.
+func (t *Total) add(s *System, a *Answer) (why string, ok bool) {
+	p := a.Policies
+	switch {
+	case p == nil:
+		return cmp.Or(a.Why, "no answer"), false
+	case p.Uncounted == nil:
+		return cmp.Or(strings.Join(p.Notes, "; "), "its data path does not count by rule"), false
+	case p.Unit != s.Unit:
+		return "it counts " + p.Unit + ", unlike the other nodes with its operating system", false
+	case t.size > maxRules:
+		return "the policies of the other nodes have too many rules to add more", false
+	}
+	s.Counted++
+	s.Rest.add(p.Uncounted)
+	for i := range p.Items {
+		item := &p.Items[i]
+		if item.Allowed == nil || item.Denied == nil {
+			continue
+		}
+		of := t.Policies[item.Policy]
+		if of == nil {
+			of = &PolicyTotal{known: make(map[ruleKey]int)}
+			t.Policies[item.Policy] = of
+			t.size++
+		}
+		of.Pods += item.Pods
+		t.size += of.add(p.Unit, item)
+	}
+	return "", true
+}
+
+// add adds the numbers of a policy on one node. It returns the number of rules that no other node had.
+func (p *PolicyTotal) add(unit string, item *Policy) (fresh int) {
+	shared := false
+	for _, r := range item.Rules {
+		key := ruleKey{r.Direction, -1}
+		if r.Rule != nil {
+			key.rule = *r.Rule
+		}
+		i, ok := p.known[key]
+		if !ok {
+			i = len(p.Rules)
+			p.known[key] = i
+			p.Rules = append(p.Rules, RuleTotal{Direction: r.Direction, Rule: key.rule, Name: r.Name})
+			fresh++
+		}
+		p.Rules[i].number(unit).add(r.Allowed, r.Denied, r.Shared)
+		shared = shared || r.Shared
+	}
+	total := &p.Flows
+	if unit == Packets {
+		total = &p.Packets
+	}
+	total.add(*item.Allowed, *item.Denied, shared)
+	return fresh
+}
+
+type ruleKey struct {
+	direction string
+	rule      int
+}
+
+func (r *RuleTotal) number(unit string) *Number {
+	if unit == Packets {
+		return &r.Packets
+	}
+	return &r.Flows
+}
+
+func (r *Rest) add(o *Rest) {
+	r.Default += o.Default
+	r.Node += o.Node
+	r.Pending += o.Pending
+	r.Allowed += o.Allowed
+	r.Denied += o.Denied
+	r.Past += o.Past
+	r.Rules += o.Rules
+}
+
+// NamespaceOf returns the namespace in the name of a policy, "Kind namespace/name"; empty for one of the cluster.
+func NamespaceOf(policy string) string {
+	_, name, _ := strings.Cut(policy, " ")
+	namespace, _, ok := strings.Cut(name, "/")
+	if !ok {
+		return ""
+	}
+	return namespace
+}
