@@ -216,7 +216,7 @@ func (a *Agent) about(ctx context.Context) inspect.About {
 		Created: timeNow(), Ready: n.Ready, Applied: n.AppliedAt, Problems: n.Problems, Unsupported: n.Unsupported,
 		Facts: n.Counters.Facts, Repairs: n.Repairs, Settings: a.cfg.Settings}
 	for _, m := range n.Counters.PathModes {
-		about.Modes = append(about.Modes, fmt.Sprintf("%s: %s (%d)", m.Part, m.Mode, m.Count))
+		about.Modes = append(about.Modes, inspect.ModeText(m.Part, m.Mode, m.Count))
 	}
 	return about
 }

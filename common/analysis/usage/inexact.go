@@ -25,7 +25,9 @@ type Where struct {
 	OS             model.OS
 	Platform       string
 	Effect, Reason string
-	Nodes          []string // sorted
+	// Nodes are their names, sorted, unless the reader may not see them. Count is their number.
+	Nodes []string
+	Count int
 }
 
 // constructs collects constructs by all but their nodes.
@@ -65,7 +67,7 @@ func (c constructs) list() []Construct {
 			list = append(list, x)
 			n++
 		}
-		list[n].On = append(list[n].On, Where{u.OS, u.Platform, u.Effect.String(), u.Reason, slices.Sorted(maps.Keys(c[u]))})
+		list[n].On = append(list[n].On, Where{u.OS, u.Platform, u.Effect.String(), u.Reason, slices.Sorted(maps.Keys(c[u])), len(c[u])})
 	}
 	return list
 }

@@ -50,8 +50,10 @@ type System struct {
 	Nodes, Answered, Counted int
 	// Missing are the nodes without numbers.
 	Missing []Missing
-	// Rest adds up what no rule of a policy has decided.
-	Rest Rest
+	// Allowed and Denied were not counted separately: an upper bound of what the numbers of policies lack.
+	Allowed, Denied uint64
+	// Rest adds up what no rule of a policy has decided. It is nil if the reader may not see it.
+	Rest *Rest
 }
 
 // Missing is a node without numbers. Answered is true if its agent answers.
@@ -102,7 +104,7 @@ func Sum(answers []Answer) *Total {
 		os := cmp.Or(a.OS, Unknown)
 		s := systems[os]
 		if s == nil {
-			s = &System{OS: os, Unit: UnitOf(os)}
+			s = &System{OS: os, Unit: UnitOf(os), Rest: new(Rest)}
 			systems[os] = s
 		}
 		s.Nodes++
@@ -146,6 +148,7 @@ func (t *Total) add(s *System, a *Answer) (why string, ok bool) {
 	}
 	s.Counted++
 	s.Rest.add(p.Uncounted)
+	s.Allowed, s.Denied = s.Rest.Allowed, s.Rest.Denied
 	for i := range p.Items {
 		item := &p.Items[i]
 		if item.Allowed == nil || item.Denied == nil {
