@@ -36,6 +36,8 @@ type Agent struct {
 	Error             string
 	Ready             bool
 	Version, Platform string
+	// OS is empty if it is not reported.
+	OS model.OS
 	// Endpoints counts the pods that the agent has attached.
 	Endpoints int
 	// Modes are those of the parts of its data path, with the number of pods, uplinks or ranges that have them.

@@ -65,9 +65,12 @@ func (c *counted) cell(os model.OS, n usage.Number) string {
 	case s.Counted == 0:
 		return "not counted"
 	}
-	missing := ""
-	if len(s.Missing) > 0 {
-		missing = fmt.Sprintf(", %d missing", len(s.Missing))
+	missing, silent := "", len(s.Missing)
+	if x := c.system(usage.Unknown); x != nil {
+		silent += len(x.Missing) // may be such nodes
+	}
+	if silent > 0 {
+		missing = fmt.Sprintf(", %d missing", silent)
 	}
 	if n.Nodes == 0 {
 		return "no pods" + missing

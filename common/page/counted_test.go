@@ -84,6 +84,7 @@ func TestNumberCells(t *testing.T) {
 		"not all of it":     {[]usage.System{{OS: model.Linux, Nodes: 2, Counted: 2}}, model.Linux, usage.Number{Nodes: 1, Shared: true}, "at least 0 allowed, 0 denied (1 node)"},
 		"packets":           {[]usage.System{{OS: model.Windows, Nodes: 2, Counted: 2}}, model.Windows, number, "at least 1 allowed, 2 denied (2 nodes)"},
 		"with missing ones": {[]usage.System{{OS: model.Linux, Nodes: 5, Counted: 2, Missing: make([]usage.Missing, 3)}}, model.Linux, number, "1 allowed, 2 denied (2 nodes, 3 missing)"},
+		"unknown nodes":     {[]usage.System{{OS: model.Linux, Nodes: 2, Counted: 2}, {OS: usage.Unknown, Nodes: 1, Missing: make([]usage.Missing, 1)}}, model.Linux, number, "1 allowed, 2 denied (2 nodes, 1 missing)"},
 	} {
 		counted := &counted{Total: &usage.Total{Systems: c.systems}}
 		if got := counted.cell(c.os, c.n); got != c.want {

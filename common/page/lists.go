@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -37,7 +38,10 @@ func (v *View) Counts() counts {
 	return c
 }
 
-func systemOf(n *model.Node) string { return cmp.Or(string(n.OS), "unknown") }
+// unknown is the operating system of a node that is not known.
+const unknown = string(usage.Unknown)
+
+func systemOf(n *model.Node) string { return cmp.Or(string(n.OS), unknown) }
 
 // nodeRow is a node in a list.
 type nodeRow struct {
@@ -69,12 +73,15 @@ func (v *View) Nodes(find string, agents map[string]Agent) []nodeRow {
 		if !strings.Contains(name, find) {
 			continue
 		}
-		r := nodeRow{Name: name, OS: "unknown", Pods: pods[name]}
+		r := nodeRow{Name: name, OS: unknown, Pods: pods[name]}
 		if n, ok := s.Nodes.Get(name); ok {
 			r.OS, r.Addresses, r.Ranges = systemOf(n), join(n.Addresses), join(n.PodCIDRs)
 		}
 		if a, ok := agents[name]; ok {
 			r.Agent = &a
+			if r.OS == unknown && a.OS != "" {
+				r.OS = string(a.OS)
+			}
 		}
 		all = append(all, r)
 	}

@@ -125,7 +125,7 @@ func readState(r agents.Result) page.Agent {
 	if err := json.Unmarshal(r.Output, &s); err != nil {
 		return page.Agent{Error: unread(r, err)}
 	}
-	a := page.Agent{Ready: s.Ready, Version: s.Version, Platform: s.Platform, Endpoints: s.Endpoints, Problems: s.Problems, Repairs: s.Repairs}
+	a := page.Agent{Ready: s.Ready, OS: r.OS, Version: s.Version, Platform: s.Platform, Endpoints: s.Endpoints, Problems: s.Problems, Repairs: s.Repairs}
 	for _, m := range s.Modes {
 		a.Modes = append(a.Modes, inspect.ModeText(m.Part, m.Mode, m.Count))
 	}

@@ -31,7 +31,7 @@ type Answer struct {
 
 // Total adds up the answers of nodes.
 type Total struct {
-	// Systems are the nodes by operating system, Linux first.
+	// Systems are the nodes by operating system.
 	Systems []System
 	// Policies are by "Kind namespace/name".
 	Policies map[string]*PolicyTotal
@@ -94,35 +94,52 @@ func (n *Number) add(allowed, denied uint64, shared bool) {
 	n.Shared = n.Shared || shared
 }
 
+// Adder adds up answers. Its zero value has none.
+type Adder struct {
+	total   Total
+	systems map[model.OS]*System
+	found   constructs
+}
+
 // Sum adds up answers.
 func Sum(answers []Answer) *Total {
-	t := &Total{Policies: make(map[string]*PolicyTotal)}
-	systems := make(map[model.OS]*System)
-	found := make(constructs)
+	var x Adder
 	for i := range answers {
-		a := &answers[i]
-		os := cmp.Or(a.OS, Unknown)
-		s := systems[os]
-		if s == nil {
-			s = &System{OS: os, Unit: UnitOf(os), Rest: new(Rest)}
-			systems[os] = s
-		}
-		s.Nodes++
-		if why, ok := t.add(s, a); !ok {
-			s.Missing = append(s.Missing, Missing{a.Node, why, a.Policies != nil})
-		}
-		if a.Policies != nil {
-			s.Answered++
-			t.Unlisted += a.Unlisted + found.add(a)
-		}
+		x.Add(&answers[i])
 	}
-	for _, s := range systems {
+	return x.Total()
+}
+
+// Add adds an answer. It keeps none of its lists.
+func (x *Adder) Add(a *Answer) {
+	if x.systems == nil {
+		x.systems, x.found, x.total.Policies = make(map[model.OS]*System), make(constructs), make(map[string]*PolicyTotal)
+	}
+	os := cmp.Or(a.OS, Unknown)
+	s := x.systems[os]
+	if s == nil {
+		s = &System{OS: os, Unit: UnitOf(os), Rest: new(Rest)}
+		x.systems[os] = s
+	}
+	s.Nodes++
+	if why, ok := x.total.add(s, a); !ok {
+		s.Missing = append(s.Missing, Missing{a.Node, why, a.Policies != nil})
+	}
+	if a.Policies != nil {
+		s.Answered++
+		x.total.Unlisted += a.Unlisted + x.found.add(a)
+	}
+}
+
+// Total returns the sum. Call it once, after the last Add.
+func (x *Adder) Total() *Total {
+	for _, s := range x.systems {
 		slices.SortFunc(s.Missing, func(a, b Missing) int { return strings.Compare(a.Node, b.Node) })
-		t.Systems = append(t.Systems, *s)
+		x.total.Systems = append(x.total.Systems, *s)
 	}
-	slices.SortFunc(t.Systems, func(a, b System) int { return cmp.Compare(a.OS, b.OS) })
-	t.Inexact = found.list()
-	return t
+	slices.SortFunc(x.total.Systems, func(a, b System) int { return cmp.Compare(a.OS, b.OS) })
+	x.total.Inexact = x.found.list()
+	return &x.total
 }
 
 // UnitOf returns what nodes of an operating system count.
