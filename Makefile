@@ -257,7 +257,7 @@ test-page: deps ## The web pages in Chromium: keyboard, no JavaScript, axe, 10,0
 	@$(run) page
 
 .PHONY: test-leaks
-test-leaks: ## Show a million generated flows to a client of one namespace; nothing of the others may be seen
+test-leaks: ## Show a million generated flows, and 100,000 explanations and numbers, to clients of one namespace; nothing else may be seen
 	@$(run) leaks
 
 # Which mutants make mutants plants: ids and areas, separated by commas; all

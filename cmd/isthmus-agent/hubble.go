@@ -67,7 +67,7 @@ func (o *hubbleOptions) check() error {
 
 // hubbleService opens the socket and, if configured, the port of Hubble's interface.
 func (o *options) hubbleService(node *agent.Agent, log *slog.Logger) (service, error) {
-	explains := explainer.New(explainer.Config{Snapshot: node.Snapshot, Dump: node.Dump, Lists: readLists()})
+	explains := explainer.New(explainer.Config{Snapshot: node.Snapshot, Dump: node.Dump, Brief: node.Brief, Lists: readLists()})
 	server, err := hubble.New(hubble.Config{
 		Beside: explains.Register, Newest: node.Newest(), Node: o.nodeName, Version: version, History: o.hubble.history, Port: o.hubble.port(),
 		Source: node.Flows, Snapshot: node.Snapshot, Missed: func(ctx context.Context) (uint64, error) {

@@ -186,29 +186,88 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 		d.Problems = append(d.Problems, fmt.Sprintf("another pod now has the name %s: all traffic is denied", e.Pod()))
 		return d
 	}
-	ns := l.snapshot.Namespace(pod.Namespace)
-	for _, p := range l.snapshot.SortedPolicies() {
+	d.Policies = selecting(l.snapshot.SortedPolicies(), l.snapshot.Namespace(pod.Namespace), pod)
+	return d
+}
+
+// selecting returns the policies that select a pod, in their order.
+func selecting(policies []*model.Policy, ns *model.Namespace, pod *model.Pod) (all []model.Origin) {
+	for _, p := range policies {
 		if p.Subject.MatchesNamespace(ns) && p.Subject.Pods.Matches(pod.Labels) {
-			d.Policies = append(d.Policies, p.Origin)
+			all = append(all, p.Origin)
 		}
 	}
-	return d
+	return all
 }
 
 // Dump returns a Bundle of this node, without Files. The loop reads the data path and audits it. The error
 // is an *Error or a context error.
 func (a *Agent) Dump(ctx context.Context) (b *inspect.Bundle, err error) {
-	n := a.Node(ctx)
-	b = &inspect.Bundle{About: inspect.About{Format: inspect.Format, Node: n.Name, Version: n.Version, OS: n.Features.OS, Platform: n.Features.Platform,
-		Created: timeNow(), Ready: n.Ready, Applied: n.AppliedAt, Problems: n.Problems, Unsupported: n.Unsupported,
-		Facts: n.Counters.Facts, Repairs: n.Repairs, Settings: a.cfg.Settings}}
-	for _, m := range n.Counters.PathModes {
-		b.About.Modes = append(b.About.Modes, fmt.Sprintf("%s: %s (%d)", m.Part, m.Mode, m.Count))
-	}
+	b = &inspect.Bundle{About: a.about(ctx)}
 	if err := a.do(ctx, func(l *loop) { l.dump(b) }); err != nil {
 		return nil, err
 	}
 	return b, nil
+}
+
+func (a *Agent) about(ctx context.Context) inspect.About {
+	n := a.Node(ctx)
+	about := inspect.About{Format: inspect.Format, Node: n.Name, Version: n.Version, OS: n.Features.OS, Platform: n.Features.Platform,
+		Created: timeNow(), Ready: n.Ready, Applied: n.AppliedAt, Problems: n.Problems, Unsupported: n.Unsupported,
+		Facts: n.Counters.Facts, Repairs: n.Repairs, Settings: a.cfg.Settings}
+	for _, m := range n.Counters.PathModes {
+		about.Modes = append(about.Modes, inspect.ModeText(m.Part, m.Mode, m.Count))
+	}
+	return about
+}
+
+// briefWait bounds how long Brief waits for the loop.
+const briefWait = 2 * time.Second
+
+// Brief returns the parts of a Bundle that are cheap, for those who read often: the node, the names of its pods, the policies of the
+// cluster with the pods that each selects, and the numbers of rules. It reads no decisions back. If the loop is busy, the
+// Bundle describes the node only, and a note says so.
+func (a *Agent) Brief(ctx context.Context) *inspect.Bundle {
+	b := &inspect.Bundle{About: a.about(ctx)}
+	bound, cancel := context.WithTimeout(ctx, briefWait)
+	defer cancel()
+	var s *model.Snapshot
+	var pods []*model.Pod
+	if err := a.do(bound, func(l *loop) { s, pods = l.brief(b) }); err != nil && s == nil {
+		b.About.Notes = append(b.About.Notes, "there are no numbers of rules: "+oneLine(err))
+	}
+	if s == nil {
+		return b
+	}
+	b.Cluster.Policies = s.SortedPolicies()
+	for i, pod := range pods {
+		if pod != nil {
+			b.Endpoints[i].Policies = selecting(b.Cluster.Policies, s.Namespace(pod.Namespace), pod)
+		}
+	}
+	return b
+}
+
+// brief adds the attached pods and the numbers of rules, and returns the objects of the cluster. Pods are nil where the endpoint is
+// not that of a known pod.
+func (l *loop) brief(b *inspect.Bundle) (s *model.Snapshot, pods []*model.Pod) {
+	for _, e := range l.sorted() {
+		if e.State == endpoint.Released {
+			continue
+		}
+		b.Endpoints = append(b.Endpoints, inspect.Endpoint{ID: e.ID(), Pod: e.Pod()})
+		var pod *model.Pod
+		if l.snapshot != nil && !l.outlived(e) {
+			pod, _ = l.snapshot.Pods.Get(e.Pod())
+		}
+		pods = append(pods, pod)
+	}
+	if l.snapshot == nil {
+		b.About.Notes = append(b.About.Notes, "the state of the cluster is not known yet")
+		return nil, nil
+	}
+	l.dumpCounts(b)
+	return l.snapshot, pods
 }
 
 // dumpCounts adds the new flows by cause, where they are counted.

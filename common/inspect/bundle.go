@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -53,6 +54,11 @@ type About struct {
 	Settings []string
 	// Notes list what is missing in the Bundle, and why.
 	Notes []string
+}
+
+// ModeText describes the mode of a part of the data path, and how many pods, uplinks or ranges have it.
+func ModeText(part, mode string, count int) string {
+	return fmt.Sprintf("%s: %s (%d)", part, mode, count)
 }
 
 // Cluster holds the objects of the cluster, each list in the order of names.

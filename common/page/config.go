@@ -8,6 +8,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -35,9 +36,13 @@ type Agent struct {
 	Error             string
 	Ready             bool
 	Version, Platform string
+	// OS is empty if it is not reported.
+	OS model.OS
 	// Endpoints counts the pods that the agent has attached.
 	Endpoints int
-	Problems  []string
+	// Modes are those of the parts of its data path, with the number of pods, uplinks or ranges that have them.
+	Modes    []string
+	Problems []string
 	// Repairs are the drifts that audits found and repaired.
 	Repairs []string
 }
@@ -50,12 +55,19 @@ type Config struct {
 	Hosts []string
 	// Cluster returns the newest known cluster. It does not wait.
 	Cluster func() *Cluster
-	// Agents returns the reports of agents by the name of the node. A nil function means that there are none.
+	// Agents returns the reports of agents by the name of the node. An error that Failed made is that of the page. A nil function
+	// means that there are none.
 	Agents func(context.Context) (map[string]Agent, error)
+	// Usage returns how often the policies of a namespace decided, and what nodes do not enforce exactly of them, as far as the
+	// client of a request may see it. An empty namespace stands for all policies. A nil function means that this is not known.
+	Usage func(ctx context.Context, namespace string) (*usage.Total, error)
+	// AllowNamespace returns an error unless the client of a request may read the policies of a namespace; if it is empty, those of
+	// all, and of the cluster. Failed makes the error. A nil function allows all.
+	AllowNamespace func(ctx context.Context, namespace string) error
 	// Enforced returns what the data paths of the ends decide about a flow; it may be nil.
 	Enforced func(*model.Snapshot, model.Flow) explain.Enforced
-	// Inexact lists the constructs that the nodes of a cluster do not enforce exactly. It may take long. A nil function means
-	// that this is not known.
+	// Inexact lists the constructs that platforms do not enforce exactly, for all clients alike. It may take long. Without it, the page
+	// lists what Usage says of the nodes.
 	Inexact func(context.Context, *Cluster) ([]lint.Construct, error)
 	// Links replace those to all pages, in the order of the navigation.
 	Links []Link

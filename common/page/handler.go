@@ -52,7 +52,8 @@ func New(ctx context.Context, c Config) (*Handler, error) {
 	h.mux.Handle("GET "+c.Base+"/static/", http.StripPrefix(c.Base, http.FileServerFS(files)))
 	for path, f := range map[string]func(*http.Request) (*document, error){
 		"/{$}": h.overview, "/reach": h.namespaces, "/reach/{from}/{to}": h.workloads, "/reach/{from}/{to}/pods": h.pods,
-		"/explain": h.explain, "/policies": h.policies, "/nodes": h.nodes, "/inexact": h.notExact,
+		"/explain": h.explain, "/policies": h.policies, "/policies/{kind}/{name}": h.policy, "/policies/{kind}/{namespace}/{name}": h.policy,
+		"/nodes": h.nodes, "/inexact": h.notExact,
 	} {
 		h.mux.Handle("GET "+c.Base+path, h.serve(f))
 	}
@@ -67,6 +68,12 @@ type problem struct {
 
 // Failed returns an error for a page with an HTTP status.
 func Failed(status int, err error) error { return &problem{status, err} }
+
+// refused reports whether Failed made an error.
+func refused(err error) (*problem, bool) {
+	var p *problem
+	return p, errors.As(err, &p)
+}
 
 // notFound and badRequest return errors that the client made.
 func notFound(err error) error   { return &problem{http.StatusNotFound, err} }
@@ -168,8 +175,7 @@ func (h *Handler) serve(page func(*http.Request) (*document, error)) http.Handle
 // failed is the page of an error.
 func failed(err error) *document {
 	d := &document{Template: "failed", Title: "No answer", Status: http.StatusInternalServerError, Body: err.Error()}
-	var p *problem
-	if errors.As(err, &p) {
+	if p, ok := refused(err); ok {
 		d.Status = p.status
 	}
 	return d

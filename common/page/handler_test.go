@@ -16,6 +16,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -58,7 +59,7 @@ func text(w *httptest.ResponseRecorder) string {
 func TestPages(t *testing.T) {
 	h := newHandler(t, readShop(t), func(c *Config) {
 		c.Agents = func(context.Context) (map[string]Agent, error) {
-			return map[string]Agent{"n1": {Ready: true, Version: "1.2.3", Platform: "kernel 6.1", Problems: []string{"disk is full"}, Repairs: []string{"slots: 1"}},
+			return map[string]Agent{"n1": {Ready: true, Version: "1.2.3", Platform: "kernel 6.1", Modes: []string{"pods: tcx (3)"}, Problems: []string{"disk is full"}, Repairs: []string{"slots: 1"}},
 				"n3": {Error: "pod is not running"}}, nil
 		}
 		c.Enforced = func(*model.Snapshot, model.Flow) explain.Enforced { return nil }
@@ -83,9 +84,9 @@ func TestPages(t *testing.T) {
 		{"/explain?from=shop/web-7d-a&to=pay/api-0&port=http", 200, []string{"Denied:", "TCP 8080"}},
 		{"/explain?from=shop/web&to=pay/api-0&port=80", 400, []string{"from: no pod shop/web: namespace shop has web-7d-a, web-7d-b"}},
 		{"/explain?from=shop/tools&to=pay/api-0&port=99999", 400, []string{"port: 99999: give a number from 1 to 65535"}},
-		{"/policies", 200, []string{"NetworkPolicy pay/api NetworkPolicy none ingress 1 not counted yet shop.yaml:14"}},
+		{"/policies", 200, []string{"NetworkPolicy pay/api NetworkPolicy none ingress 1 not known not known shop.yaml:14", "Numbers are not available"}},
 		{"/policies?find=other", 200, []string{"No policies here."}},
-		{"/nodes", 200, []string{"n1 linux kernel 6.1 3 10.0.1.0/24, fd00:1::/64 yes 1.2.3 disk is full slots: 1", "n2 windows 1 10.0.2.0/24 unknown", "n3 unknown 0 none no answer unknown pod is not running unknown"}},
+		{"/nodes", 200, []string{"n1 linux kernel 6.1 3 10.0.1.0/24, fd00:1::/64 yes 1.2.3 pods: tcx (3) disk is full slots: 1", "n2 windows 1 10.0.2.0/24 unknown", "n3 unknown 0 none no answer unknown unknown pod is not running unknown"}},
 		{"/inexact", 200, []string{"Reports about enforcement are not available"}},
 		{"/reach/bank/pay", 404, []string{"namespace &#34;bank&#34; has no pods"}},
 		{"/reach?row=0", 400, []string{"parameter &#34;row&#34;: &#34;0&#34;: give a number from 1"}},
@@ -140,7 +141,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"/secret/reach/shop/pay", "/secret/reach/shop/pay/pods?from=Pod%2Ftools&to=StatefulSet%2Fapi", "/secret/explain?from=shop%2Ftools&port=8080&protocol=TCP&to=pay%2Fapi-0"} {
+	for _, want := range []string{"/secret/reach/shop/pay", "/secret/policies/NetworkPolicy/pay/api", "/secret/reach/shop/pay/pods?from=Pod%2Ftools&to=StatefulSet%2Fapi", "/secret/explain?from=shop%2Ftools&port=8080&protocol=TCP&to=pay%2Fapi-0"} {
 		if !seen[want] {
 			t.Errorf("no link leads to %s", want)
 		}
@@ -193,6 +194,9 @@ func TestEscapes(t *testing.T) {
 		config.Agents = func(context.Context) (map[string]Agent, error) {
 			return map[string]Agent{script: {Ready: true, Version: script, Problems: []string{script}}}, nil
 		}
+		config.Usage = func(context.Context, string) (*usage.Total, error) {
+			return &usage.Total{Systems: []usage.System{{OS: model.OS(script)}, {OS: model.Linux, Counted: 1, Missing: []usage.Missing{{Node: script, Why: script}}}}}, nil
+		}
 		config.Inexact = func(context.Context, *Cluster) ([]lint.Construct, error) {
 			return []lint.Construct{{Policy: script, Construct: script, On: []lint.Exactness{{Platform: script, Reason: `" onload="` + script}}}}, nil
 		}
@@ -205,7 +209,7 @@ func TestEscapes(t *testing.T) {
 	attack := url.QueryEscape(`"><script>alert(1)</script>`)
 	waitFor(t, func() bool { return strings.Contains(get(h, "/secret/inexact").Body.String(), "onload") })
 	for _, address := range []string{"/", "/reach?rows=" + attack, "/reach?port=" + attack, "/reach/" + url.PathEscape(`"><script>alert(1)<`) + "/pay", "/explain?from=" + attack + "&to=" + attack,
-		"/explain?from=shop/tools&to=pay/api-0&port=80", "/policies?find=" + attack, "/policies", "/nodes", "/inexact", "/" + attack} {
+		"/explain?from=shop/tools&to=pay/api-0&port=80", "/policies?find=" + attack, "/policies?namespace=" + attack, "/policies/" + attack + "/a", "/policies/NetworkPolicy/pay/api", "/policies", "/nodes", "/inexact", "/" + attack} {
 		body := get(h, "/secret"+address).Body.String()
 		if strings.Contains(body, "<script") || strings.Contains(body, `" onload="`) {
 			t.Errorf("%s: %s", address, body)

@@ -9,7 +9,6 @@ import (
 	"net/url"
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
-	"github.com/isthmus-net/isthmus/common/analysis/lint"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -17,8 +16,9 @@ import (
 const (
 	matrixRows, matrixColumns = 20, 14
 	matrixBytes               = 50_000 // of the cells of a matrix
-	policyRows                = 60
-	nodeRows                  = 40
+	policyRows                = 40
+	ruleRows                  = 200
+	nodeRows                  = 30
 	inexactRows               = 30
 )
 
@@ -246,17 +246,10 @@ type listed[T any] struct {
 	params
 	slice[T]
 	Find string
+	// Problem says why there is no list.
+	Problem string
 	// Note names what is missing in the list.
 	Note string
-}
-
-func (h *Handler) policies(r *http.Request) (*document, error) {
-	p, err := parse(r.URL.RawQuery, "find", "part")
-	if err != nil {
-		return nil, badRequest(err)
-	}
-	all := h.current().Policies(p.find)
-	return &document{Template: "policies", Title: "Policies", Body: &listed[policyRow]{params: p, slice: cut(all, p.part, policyRows), Find: p.find}}, nil
 }
 
 func (h *Handler) nodes(r *http.Request) (*document, error) {
@@ -268,38 +261,16 @@ func (h *Handler) nodes(r *http.Request) (*document, error) {
 	var agents map[string]Agent
 	if h.config.Agents != nil {
 		note = ""
-		if agents, err = h.config.Agents(r.Context()); err != nil {
+		agents, err = h.config.Agents(r.Context())
+		if _, ok := refused(err); ok {
+			return nil, err
+		}
+		if err != nil {
 			note = "The agents do not answer: " + err.Error()
 		}
 	}
 	all := h.current().Nodes(p.find, agents)
 	return &document{Template: "nodes", Title: "Nodes", Body: &listed[nodeRow]{params: p, slice: cut(all, p.part, nodeRows), Find: p.find, Note: note}}, nil
-}
-
-func (h *Handler) notExact(r *http.Request) (*document, error) {
-	p, err := parse(r.URL.RawQuery, "find", "part")
-	if err != nil {
-		return nil, badRequest(err)
-	}
-	l := &listed[lint.Construct]{params: p, Find: p.find, slice: cut[lint.Construct](nil, 1, inexactRows)}
-	d := &document{Template: "inexact", Title: "Not enforced exactly", Body: l}
-	if h.config.Inexact == nil {
-		l.Note = "Reports about enforcement are not available."
-		return d, nil
-	}
-	c := h.config.Cluster()
-	list, of, err := h.inexact.get(h.ctx, c, h.config.Inexact)
-	switch {
-	case of == nil:
-		l.Note, d.Refresh = "This is being computed. The page loads again by itself.", 3
-		return d, nil
-	case err != nil:
-		l.Note = "No answer: " + err.Error()
-	case of != c:
-		l.Note = "This is about the cluster at " + of.At.UTC().Format(timeFormat) + ", and is being computed again."
-	}
-	l.slice = cut(filtered(list, p.find, func(c lint.Construct) string { return c.Policy }), p.part, inexactRows)
-	return d, nil
 }
 
 // timeFormat is how pages write times, which are in UTC.

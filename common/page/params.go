@@ -24,6 +24,8 @@ const (
 type params struct {
 	// rows, columns and find are texts that the shown names contain.
 	rows, columns, find string
+	// namespace is that of the shown policies; empty for all.
+	namespace string
 	// row, column and part are numbers of parts of lists, from 1.
 	row, column, part int
 	// from and to are workloads, or ends of a flow; port and protocol are those of a flow.
@@ -57,7 +59,7 @@ func parse(raw string, names ...string) (params, error) {
 // set sets a parameter.
 func (p *params) set(name, value string) error {
 	number := map[string]*int{"row": &p.row, "column": &p.column, "part": &p.part}[name]
-	text := map[string]*string{"rows": &p.rows, "columns": &p.columns, "find": &p.find, "from": &p.from, "to": &p.to,
+	text := map[string]*string{"rows": &p.rows, "columns": &p.columns, "find": &p.find, "namespace": &p.namespace, "from": &p.from, "to": &p.to,
 		"port": &p.port, "protocol": &p.protocol}[name]
 	switch {
 	case number != nil:
@@ -147,6 +149,7 @@ func (p *params) query(replace ...string) string {
 	set("rows", p.rows)
 	set("columns", p.columns)
 	set("find", p.find)
+	set("namespace", p.namespace)
 	set("row", strconv.Itoa(p.row))
 	set("column", strconv.Itoa(p.column))
 	set("part", strconv.Itoa(p.part))

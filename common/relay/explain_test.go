@@ -57,7 +57,12 @@ const three = `
 
 func readThree(t *testing.T) *model.Snapshot {
 	t.Helper()
-	o, warnings, errs := manifests.Reading{Limits: manifests.DefaultLimits()}.ParseFiles([]manifests.File{{Name: "three.yaml", Data: []byte(three)}})
+	return readManifest(t, three)
+}
+
+func readManifest(t *testing.T, text string) *model.Snapshot {
+	t.Helper()
+	o, warnings, errs := manifests.Reading{Limits: manifests.DefaultLimits()}.ParseFiles([]manifests.File{{Name: "three.yaml", Data: []byte(text)}})
 	if len(errs) > 0 || len(warnings) > 0 {
 		t.Fatal(errs, warnings)
 	}
@@ -72,6 +77,8 @@ type explaining struct {
 	damaged atomic.Bool
 	asked   atomic.Int32
 	stop    func()
+	// change edits its report; it may be nil.
+	change func(*inspect.Bundle)
 }
 
 func newExplaining(t *testing.T, dir, name string, s *model.Snapshot) *explaining {
@@ -79,7 +86,7 @@ func newExplaining(t *testing.T, dir, name string, s *model.Snapshot) *explainin
 	a.known.Store(s)
 	store := observe.NewStore(observe.Config{Keep: 64}, quietLog, a.known.Load)
 	h, err := hubble.New(hubble.Config{Node: name, Version: "1", History: 64, Source: func() (*observe.Store, error) { return store, nil }, Snapshot: a.known.Load,
-		Beside: explainer.New(explainer.Config{Snapshot: a.known.Load, Dump: a.dump}).Register}, quietLog)
+		Beside: explainer.New(explainer.Config{Snapshot: a.known.Load, Dump: a.dump, Brief: a.brief}).Register}, quietLog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,10 +139,46 @@ func (a *explaining) dump(context.Context) (*inspect.Bundle, error) {
 	return b, nil
 }
 
+// brief describes the node, whose policies have decided: rule 0 of shop/api allowed 7 flows, and its isolation denied 5.
+func (a *explaining) brief(context.Context) *inspect.Bundle {
+	s := a.known.Load()
+	b := &inspect.Bundle{About: inspect.About{Node: a.name, Version: "v1 of " + a.name, OS: model.Linux, Platform: "kernel of " + a.name, Ready: true, Modes: []string{"pods: tcx (2)"},
+		Problems: []string{"disk of " + a.name + " is full"}, Repairs: []string{"rows: 3 of " + a.name}}, Cluster: inspect.Cluster{Policies: s.SortedPolicies()}}
+	for id, pod := range s.Pods.All() {
+		if pod.Node != a.name || !pod.Policed() {
+			continue
+		}
+		e := inspect.Endpoint{Pod: id}
+		for _, p := range s.SortedPolicies() {
+			if p.Subject.MatchesNamespace(s.Namespace(pod.Namespace)) && p.Subject.Pods.Matches(pod.Labels) {
+				e.Policies = append(e.Policies, p.Origin)
+			}
+		}
+		b.Endpoints = append(b.Endpoints, e)
+	}
+	api := model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "api"}
+	count := func(o model.Origin, reason model.Reason, v model.Verdict, flows uint64) inspect.Count {
+		return inspect.Count{Decision: model.Decision{Verdict: v, Cause: &model.Cause{Reason: reason, Origin: o, Tier: model.TierNetworkPolicy}}, Flows: flows}
+	}
+	b.Counts = &inspect.Counts{Others: [2][2]uint64{{2, 1}, {0, 0}}, Causes: []inspect.Count{count(api, model.ReasonRule, model.Allow, 7), count(api, model.ReasonIsolated, model.Deny, 5),
+		count(model.Origin{}, model.ReasonDefault, model.Allow, 11)}}
+	b.About.Unsupported = []model.Unsupported{{Policy: api, Construct: "SCTP", OS: model.Linux, Platform: "kernel of " + a.name, Reason: "reason of " + a.name}}
+	if a.change != nil {
+		a.change(b)
+	}
+	return b
+}
+
 // explainingRelay is a relay over n1 and n2, whose objects are known. Node n3 has no port.
 func explainingRelay(t *testing.T, checker *access.Checker) (*Relay, *explaining, *explaining) {
 	t.Helper()
-	dir, s := t.TempDir(), readThree(t)
+	return relayOver(t, checker, readThree(t))
+}
+
+// relayOver is explainingRelay with other objects of the same nodes.
+func relayOver(t *testing.T, checker *access.Checker, s *model.Snapshot) (*Relay, *explaining, *explaining) {
+	t.Helper()
+	dir := t.TempDir()
 	n1, n2 := newExplaining(t, dir, "n1", s), newExplaining(t, dir, "n2", s)
 	pool := NewPool(nil, quietLog)
 	t.Cleanup(pool.Close)

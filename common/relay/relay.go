@@ -42,6 +42,7 @@ type Relay struct {
 	metrics *metrics
 	health  health
 	objects objects
+	reports reports
 
 	mutex sync.Mutex
 	// open is the number of streams, streams that of each user.

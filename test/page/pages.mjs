@@ -13,7 +13,7 @@ const mostPaint = 2000 // milliseconds
 
 const explained = 'explain?from=reception/portal-0&to=records/chartdb-0&port=5432&protocol=TCP'
 const pages = ['', 'reach', 'reach?port=5432&protocol=TCP', 'reach/reception/records', 'reach/reception/records/pods?from=Deployment/portal&to=StatefulSet/chartdb',
-  'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1', 'policies', 'policies?find=none', 'nodes', 'inexact', 'reach/nowhere/records']
+  'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1', 'policies', 'policies?find=none', 'policies/NetworkPolicy/reception/portal-to-services', 'nodes', 'inexact', 'reach/nowhere/records']
 const largePages = ['', 'reach', 'reach?port=80&row=4&column=6', 'reach/ns-1/ns-2', 'reach/ns-1/ns-2/pods?from=Pod/pod-60&to=Pod/pod-101', 'policies?part=7', 'nodes?part=3',
   'explain?from=ns-1/pod-60&to=ns-2/pod-101&port=80']
 
@@ -120,7 +120,7 @@ test('new denied flows appear, and can be paused', async ({ page }) => {
   assert.equal(await rows.count(), before)
   await page.getByRole('button', { name: 'Continue' }).press('Enter')
   await page.waitForFunction(n => document.querySelectorAll('#flows tr').length > n, before)
-  for (const address of ['', '?namespace=shop', '?namespace=A', 'nodes']) {
+  for (const address of ['', '?namespace=shop', '?namespace=A']) {
     await page.goto(live + address)
     await page.evaluate(axe)
     const found = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }))
@@ -144,7 +144,8 @@ test('the relay: from namespaces to an explanation, and which nodes do not answe
   await page.waitForURL(/\/reach$/)
   const bytes = []
   for (const address of ['reach', 'reach?port=5432', 'reach/reception/records', 'reach/reception/records/pods?from=Deployment/portal&to=StatefulSet/chartdb', 'reach/nowhere/records',
-    'reach/A/records', 'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1']) {
+    'reach/A/records', 'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1', 'policies', 'policies?namespace=records', 'policies?namespace=A',
+    'policies/NetworkPolicy/reception/portal-to-services', 'policies/NetworkPolicy/reception/none', 'nodes', 'inexact', 'inexact?namespace=nowhere']) {
     const answer = await page.goto(live + address)
     bytes.push((await answer.body()).length)
     if (answer.status() === 200) assert.match(await page.locator('main').textContent(), /1 of 3 nodes do not answer, so that what they enforce is not known: n3/, address)
@@ -164,6 +165,32 @@ test('the relay: from namespaces to an explanation, and which nodes do not answe
   await page.getByRole('link', { name: 'Denied flows' }).press('Enter')
   await page.waitForURL(live)
 }, { httpCredentials: { username: 'any', password: 'token' } })
+
+test('the relay: what policies decided, and the state of nodes, by keyboard and without JavaScript', async ({ page }) => {
+  await page.goto(live)
+  await page.getByRole('link', { name: 'Policies' }).press('Enter')
+  await page.waitForURL(/\/policies$/)
+  const main = page.locator('main')
+  assert.match(await main.textContent(), /Linux nodes count new flows: numbers of 1 of 2 nodes\./)
+  assert.match(await main.textContent(), /Windows nodes count packets, not flows, if their agents have --rule-counters: numbers of 1 of 1 node\./)
+  assert.match(await main.textContent(), /Without numbers: n3 \(connection refused\)/)
+  await page.getByLabel('Namespace').fill('reception')
+  await page.getByRole('button', { name: 'Show' }).press('Enter')
+  await page.waitForURL(/namespace=reception/)
+  await page.getByRole('link', { name: 'NetworkPolicy reception/portal-from-outside' }).press('Enter')
+  await page.waitForURL(/\/policies\/NetworkPolicy\/reception\/portal-from-outside$/)
+  assert.match(await page.getByRole('row').filter({ has: page.getByRole('rowheader', { name: 'ingress rule 0' }) }).textContent(),
+    /7 allowed, 0 denied \(1 node, 1 missing\)at least 7 allowed, 0 denied \(1 node\)/)
+  await page.getByRole('link', { name: 'Nodes' }).press('Enter')
+  await page.waitForURL(/\/nodes$/)
+  const row = name => page.getByRole('row').filter({ has: page.getByRole('rowheader', { name, exact: true }) }).textContent()
+  assert.match(await row('n1'), /linux kernel 6\.1.*yesv1pods: tcx \(3\)nonerows: row 3/)
+  assert.match(await row('n2'), /windows.*nov1not reportedthe disk is fullnone/)
+  assert.match(await row('n3'), /no answer.*connection refused/)
+  await page.getByRole('link', { name: 'Not exact' }).press('Enter')
+  await page.waitForURL(/\/inexact$/)
+  assert.match(await main.textContent(), /Reported by 2 of 3 nodes\..*windows \(hns 9\.5\) over-blocks: this HNS refuses it \(1 node: n2\)/s)
+}, { javaScriptEnabled: false, httpCredentials: { username: 'any', password: 'token' } })
 
 test('nothing depends on colour: each cell has words', async ({ page }) => {
   for (const address of pages) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
@@ -64,8 +65,31 @@ func (r relay) GetFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServe
 	return err
 }
 
-func (r relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
-	return &observer.GetNodesResponse{Nodes: []*observer.Node{{Name: "default/n1", State: hubblerelay.NodeState_NODE_CONNECTED, Version: "v1"}}}, r.check(ctx)
+func (r relay) AllowNodes(ctx context.Context) error { return r.check(ctx) }
+
+func (r relay) Agents(ctx context.Context) (map[string]page.Agent, error) {
+	return map[string]page.Agent{"n1": {Ready: true, OS: model.Linux, Version: "v1", Platform: "kernel 6.1", Modes: []string{"pods: tcx (3)"}, Repairs: []string{"rows: row 3"}},
+		"n2": {OS: model.Windows, Version: "v1", Problems: []string{"the disk is full"}}, "n3": {Error: "connection refused"}}, r.check(ctx)
+}
+
+// Usage counts flows of every policy on n1, and packets on n2. Node n3 does not answer.
+func (r relay) Usage(ctx context.Context, _ string) (*usage.Total, error) {
+	answer := func(os model.OS) usage.Answer {
+		p := &usage.Policies{Unit: usage.UnitOf(os), Uncounted: &usage.Rest{Default: 3}}
+		for _, known := range r.cluster.Snapshot.SortedPolicies() {
+			item := usage.Policy{Policy: known.Origin.String(), Pods: 1, Allowed: new(uint64), Denied: new(uint64)}
+			*item.Allowed, *item.Denied = 7, 5
+			for i := range known.Rules[model.Ingress] {
+				item.Rules = append(item.Rules, usage.Rule{Direction: model.Ingress.String(), Rule: &i, Allowed: 7})
+			}
+			p.Items = append(p.Items, item)
+		}
+		return usage.Answer{OS: os, Policies: p}
+	}
+	linux, windows := answer(model.Linux), answer(model.Windows)
+	linux.Node, windows.Node = "n1", "n2"
+	windows.Unsupported = []model.Unsupported{{Policy: r.cluster.Snapshot.SortedPolicies()[0].Origin, Construct: "SCTP", OS: model.Windows, Platform: "hns 9.5", Reason: "this HNS refuses it"}}
+	return usage.Sum([]usage.Answer{linux, windows, {Node: "n3", OS: model.Linux, Why: "connection refused"}}), r.check(ctx)
 }
 
 func (r relay) AllowNamespaces(ctx context.Context, _ ...string) error { return r.check(ctx) }

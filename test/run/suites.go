@@ -154,7 +154,7 @@ func comparisonSuites() []suite {
 				env: []string{"ISTHMUS_PAGE=1", "ISTHMUS_PAGE_IMAGES=" + os.Getenv("IMAGES")}},
 		}},
 		{name: "leaks", steps: []step{
-			{packages: []string{"./common/relay/redact"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestLeaks$"}, env: []string{"ISTHMUS_LEAKS=1000000"}},
+			{packages: []string{"./common/relay/redact"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestLeaks"}, env: []string{"ISTHMUS_LEAKS=1000000"}},
 		}},
 		{name: "helm", steps: []step{
 			{dir: "test/helm", vet: true, packages: []string{"."}},

@@ -38,7 +38,7 @@ queries about the decisions in it. Only root may read the file.`,
 			if file == "" {
 				return cli.Usagef("bundle: give the file to write with -o, such as -o %s.tgz", "node")
 			}
-			b, err := e.dump(c.Context(), s, false)
+			b, err := e.dump(c.Context(), s, &isthmusv1.DumpRequest{})
 			if err != nil {
 				return err
 			}
@@ -63,12 +63,12 @@ queries about the decisions in it. Only root may read the file.`,
 }
 
 // dump requests a Bundle from the agent.
-func (e env) dump(ctx context.Context, s *shared, brief bool) (b *inspect.Bundle, err error) {
+func (e env) dump(ctx context.Context, s *shared, request *isthmusv1.DumpRequest) (b *inspect.Bundle, err error) {
 	if s.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: give a duration above 0", s.timeout)
 	}
 	err = e.ask(ctx, s, func(ctx context.Context, agent isthmusv1.InspectClient) error {
-		stream, err := agent.Dump(ctx, &isthmusv1.DumpRequest{Brief: brief})
+		stream, err := agent.Dump(ctx, request)
 		if err != nil {
 			return err
 		}

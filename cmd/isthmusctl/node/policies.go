@@ -5,7 +5,6 @@ package node
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -39,7 +39,7 @@ Exit status: 0 the agent answered, 2 there is no answer.`,
 			if err := cli.CheckOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
-			b, err := e.dump(c.Context(), s, false)
+			b, err := e.dump(c.Context(), s, &isthmusv1.DumpRequest{Policies: true})
 			if err != nil {
 				return err
 			}
@@ -80,17 +80,7 @@ func countHits(b *inspect.Bundle) map[string]hits {
 
 // policyReport is a policy that applies to pods of this node.
 type policyReport struct {
-	Policy string `json:"policy"`
-	Tier   string `json:"tier"`
-	// Pods counts the pods of this node that it selects.
-	Pods int `json:"pods"`
-	// Inexact says what the node does instead of enforcing it exactly.
-	Inexact []string `json:"inexact"`
-	// Allowed and Denied count new flows by the causes in Rules. They are missing where flows are not counted.
-	Allowed *uint64 `json:"allowed,omitempty"`
-	Denied  *uint64 `json:"denied,omitempty"`
-	// Rules are the causes that the policy can be.
-	Rules []ruleReport `json:"rules,omitempty"`
+	usage.Policy
 	// AtLeastAllowed and AtLeastDenied count the kept flow events where the data path does not count rules: lower
 	// bounds.
 	AtLeastAllowed *int `json:"allowed_at_least,omitempty"`
@@ -98,30 +88,12 @@ type policyReport struct {
 }
 
 // policiesOf lists the policies that apply here, in the order of evaluation.
-func policiesOf(b *inspect.Bundle) []policyReport {
-	pods := make(map[model.Origin]int)
-	for _, p := range b.Endpoints {
-		for _, o := range p.Policies {
-			pods[o.Key()]++
-		}
-	}
-	inexact := make(map[model.Origin][]string)
-	for _, u := range b.About.Unsupported {
-		if effect := u.Effect.String(); !slices.Contains(inexact[u.Policy.Key()], effect) {
-			inexact[u.Policy.Key()] = append(inexact[u.Policy.Key()], effect)
-		}
-	}
+func policiesOf(b *inspect.Bundle, counted usage.Policies) []policyReport {
 	found := countHits(b)
 	all := []policyReport{}
-	for _, p := range b.Snapshot().SortedPolicies() {
-		o := p.Origin.Key()
-		if pods[o] == 0 {
-			continue
-		}
-		r := policyReport{Policy: p.Origin.String(), Tier: p.Tier.String(), Pods: pods[o], Inexact: append([]string{}, inexact[o]...)}
-		if h := found[r.Policy]; b.Counts != nil {
-			r.count(p, b.Counts)
-		} else if b.About.OS != model.Windows {
+	for _, p := range counted.Items {
+		r := policyReport{Policy: p}
+		if h := found[p.Policy]; b.Counts == nil && b.About.OS != model.Windows {
 			r.AtLeastAllowed, r.AtLeastDenied = &h.allowed, &h.denied
 		}
 		all = append(all, r)
@@ -131,10 +103,14 @@ func policiesOf(b *inspect.Bundle) []policyReport {
 
 // writePolicies prints the policies that apply here.
 func (e env) writePolicies(b *inspect.Bundle, output string) error {
-	all := policiesOf(b)
-	rest := uncountedOf(b)
+	counted := usage.Of(b)
+	all := policiesOf(b, counted)
 	if output != "text" {
-		return cli.EncodeKind(e.Stdout, output, "NodePolicies", map[string]any{"items": all, "uncounted": rest, "unit": unitOf(b)})
+		answer := map[string]any{"items": all, "uncounted": counted.Uncounted, "unit": counted.Unit}
+		if len(counted.Notes) > 0 {
+			answer["notes"] = counted.Notes
+		}
+		return cli.EncodeKind(e.Stdout, output, "NodePolicies", answer)
 	}
 	number := func(exact *uint64, least *int) string {
 		switch {
@@ -156,14 +132,34 @@ func (e env) writePolicies(b *inspect.Bundle, output string) error {
 		if len(r.Inexact) > 0 {
 			enforced = strings.Join(r.Inexact, ", ")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.Policy, r.Tier, r.Pods, enforced, number(r.Allowed, r.AtLeastAllowed), number(r.Denied, r.AtLeastDenied))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.Policy.Policy, r.Tier, r.Pods, enforced, number(r.Allowed, r.AtLeastAllowed), number(r.Denied, r.AtLeastDenied))
 		for _, rule := range r.Rules {
-			fmt.Fprintf(w, "  %s\t\t\t\t%d\t%d\n", rule.text(), rule.Allowed, rule.Denied)
+			fmt.Fprintf(w, "  %s\t\t\t\t%d\t%d\n", ruleText(rule), rule.Allowed, rule.Denied)
 		}
 	}
-	if err := w.Flush(); err != nil || rest == nil {
+	if err := w.Flush(); err != nil || counted.Uncounted == nil {
 		return err
 	}
-	_, err := fmt.Fprint(e.Stdout, rest.text(unitOf(b)))
+	_, err := fmt.Fprint(e.Stdout, restText(counted.Uncounted, counted.Unit))
 	return err
+}
+
+func ruleText(r usage.Rule) string {
+	text := "isolation, " + r.Direction
+	if r.Rule != nil {
+		text = fmt.Sprintf("%s rule %d", r.Direction, *r.Rule)
+		if r.Name != "" {
+			text += " (" + r.Name + ")"
+		}
+	}
+	if r.Shared {
+		text += ", not all counted"
+	}
+	return text
+}
+
+func restText(r *usage.Rest, unit string) string {
+	return fmt.Sprintf("Other %s: %d where no policy isolates the pod, %d of the node itself or of a pod to itself, %d before policy was known, %d of rules that are gone.\n"+
+		"Not counted separately: %d allowed, %d denied; rules without a counter of their own: %d.\n",
+		unit, r.Default, r.Node, r.Pending, r.Past, r.Allowed, r.Denied, r.Rules)
 }

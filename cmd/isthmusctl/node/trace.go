@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/trace"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
@@ -54,7 +55,7 @@ Exit status: 0 allowed and as intended, 1 denied or different from what is inten
 			if all.all {
 				return e.traceAll(c.Context(), all, s, o, kubeconfig)
 			}
-			b, err := e.dump(c.Context(), s, true)
+			b, err := e.dump(c.Context(), s, &isthmusv1.DumpRequest{Brief: true})
 			if err != nil {
 				return err
 			}

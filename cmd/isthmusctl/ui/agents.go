@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
+	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/kube/agents"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/page"
@@ -22,27 +24,24 @@ const (
 	waitReports = 5 * time.Second
 )
 
-// reports asks the agents of all nodes, at most once at a time.
-type reports struct {
+// reports asks the agents of all nodes, at most once at a time, and keeps what they answer.
+type reports[T any] struct {
 	ctx     context.Context
 	cluster *agents.Cluster
 	timeout time.Duration
+	// command are the arguments of isthmusctl on the nodes, and read reads what it printed there.
+	command []string
+	read    func([]agents.Result) T
 
 	mutex   sync.Mutex
 	running chan struct{} // closed at the end of the present request; nil if there is none
 	at      time.Time
-	all     map[string]page.Agent
+	all     T
 	err     error
 }
 
-// newReports prepares to ask agents. The context ends each request.
-func newReports(ctx context.Context, cfg watch.APIConfig, timeout time.Duration) (*reports, error) {
-	c, err := agents.New(cfg)
-	return &reports{ctx: ctx, cluster: c, timeout: timeout}, err
-}
-
 // get returns the last reports, and begins to ask for newer ones if they are old.
-func (r *reports) get(ctx context.Context) (map[string]page.Agent, error) {
+func (r *reports[T]) get(ctx context.Context) (none T, _ error) {
 	r.mutex.Lock()
 	if r.running == nil && time.Since(r.at) >= keepReports {
 		r.running = make(chan struct{})
@@ -56,7 +55,7 @@ func (r *reports) get(ctx context.Context) (map[string]page.Agent, error) {
 		select {
 		case <-running:
 		case <-bound.Done():
-			return nil, errors.New("no answer yet: load the page again in a moment")
+			return none, errors.New("no answer yet: load the page again in a moment")
 		}
 	}
 	r.mutex.Lock()
@@ -65,8 +64,8 @@ func (r *reports) get(ctx context.Context) (map[string]page.Agent, error) {
 }
 
 // ask gets the reports of all agents.
-func (r *reports) ask() {
-	all, err := r.status()
+func (r *reports[T]) ask() {
+	all, err := r.answers()
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.all, r.err, r.at = all, err, time.Now()
@@ -74,22 +73,40 @@ func (r *reports) ask() {
 	r.running = nil
 }
 
-func (r *reports) status() (map[string]page.Agent, error) {
+func (r *reports[T]) answers() (none T, _ error) {
 	bound, cancel := context.WithTimeout(r.ctx, r.timeout)
 	defer cancel()
 	list, err := r.cluster.List(bound)
 	if err != nil {
-		return nil, fmt.Errorf("find the agents: %w", err)
+		return none, fmt.Errorf("find the agents: %w", err)
 	}
-	all := make(map[string]page.Agent, len(list))
-	for _, result := range r.cluster.Run(r.ctx, r.timeout, agents.Everywhere(list, "status", "-o", "json")) {
-		all[result.Node] = readReport(result)
-	}
-	return all, nil
+	return r.read(r.cluster.Run(r.ctx, r.timeout, agents.Everywhere(list, r.command...))), nil
 }
 
-// readReport reads what isthmusctl status -o json printed on a node.
-func readReport(r agents.Result) page.Agent {
+// askAgents lets pages show what agents report. The context ends each request.
+func askAgents(ctx context.Context, cfg watch.APIConfig, timeout time.Duration, config *page.Config) error {
+	c, err := agents.New(cfg)
+	if err != nil {
+		return err
+	}
+	states := &reports[map[string]page.Agent]{ctx: ctx, cluster: c, timeout: timeout, command: []string{"status", "-o", "json"}, read: readStates}
+	numbers := &reports[*usage.Total]{ctx: ctx, cluster: c, timeout: timeout, command: []string{"policies", "-o", "json"}, read: readNumbers}
+	config.Agents = states.get
+	config.Usage = func(ctx context.Context, _ string) (*usage.Total, error) { return numbers.get(ctx) }
+	return nil
+}
+
+// readStates reads what isthmusctl status -o json printed on all nodes.
+func readStates(results []agents.Result) map[string]page.Agent {
+	all := make(map[string]page.Agent, len(results))
+	for _, r := range results {
+		all[r.Node] = readState(r)
+	}
+	return all
+}
+
+// readState reads what isthmusctl status -o json printed on a node.
+func readState(r agents.Result) page.Agent {
 	if r.Err != nil {
 		return page.Agent{Error: r.Err.Error()}
 	}
@@ -100,9 +117,37 @@ func readReport(r agents.Result) page.Agent {
 		Endpoints int      `json:"endpoints"`
 		Problems  []string `json:"problems"`
 		Repairs   []string `json:"repairs"`
+		Modes     []struct {
+			Part, Mode string
+			Count      int
+		} `json:"path_modes"`
 	}
 	if err := json.Unmarshal(r.Output, &s); err != nil {
-		return page.Agent{Error: fmt.Sprintf("read the answer of pod %s/%s: %v", r.Namespace, r.Pod, err)}
+		return page.Agent{Error: unread(r, err)}
 	}
-	return page.Agent{Ready: s.Ready, Version: s.Version, Platform: s.Platform, Endpoints: s.Endpoints, Problems: s.Problems, Repairs: s.Repairs}
+	a := page.Agent{Ready: s.Ready, OS: r.OS, Version: s.Version, Platform: s.Platform, Endpoints: s.Endpoints, Problems: s.Problems, Repairs: s.Repairs}
+	for _, m := range s.Modes {
+		a.Modes = append(a.Modes, inspect.ModeText(m.Part, m.Mode, m.Count))
+	}
+	return a
+}
+
+// readNumbers adds up what isthmusctl policies -o json printed on all nodes.
+func readNumbers(results []agents.Result) *usage.Total {
+	answers := make([]usage.Answer, 0, len(results))
+	for _, r := range results {
+		a := usage.Answer{Node: r.Node, OS: r.OS}
+		if r.Err != nil {
+			a.Why = r.Err.Error()
+		} else if err := json.Unmarshal(r.Output, &a.Policies); err != nil {
+			a.Policies, a.Why = nil, unread(r, err)
+		}
+		answers = append(answers, a)
+	}
+	return usage.Sum(answers)
+}
+
+// unread says that an answer cannot be read.
+func unread(r agents.Result, err error) string {
+	return fmt.Sprintf("read the answer of pod %s/%s: %v", r.Namespace, r.Pod, err)
 }

@@ -47,7 +47,7 @@ has the token reads the cluster with your rights.`,
 	o.RegisterPlaceholders(c)
 	f := c.Flags()
 	f.IntVar(&o.port, "port", 0, "TCP port on 127.0.0.1; 0 is a free one")
-	f.BoolVar(&o.agents, "agents", false, "ask the agents of all nodes for their status, as kubectl exec does; needs the right to exec in their pods")
+	f.BoolVar(&o.agents, "agents", false, "ask the agents of all nodes for their status and the numbers of policies, as kubectl exec does; needs the right to exec in their pods")
 	return []*cobra.Command{c}
 }
 
@@ -93,11 +93,9 @@ func (o *options) run(ctx context.Context, e cli.Env) error {
 		close(watched)
 	}
 	if o.agents {
-		reports, err := newReports(ctx, o.APIConfig(), o.Timeout())
-		if err != nil {
+		if err := askAgents(ctx, o.APIConfig(), o.Timeout(), &config); err != nil {
 			return err
 		}
-		config.Agents = reports.get
 	}
 	h, err := page.New(ctx, config)
 	if err != nil {

@@ -169,11 +169,15 @@ func TestCluster(t *testing.T) {
 	pods := []corev1.Pod{kubetest.AgentPod("a1", "n1", "agent-linux"), kubetest.AgentPod("a2", "n2", "agent-linux")}
 	pods[0].Labels["app"] = "x"
 	server := kubetest.NewExecServer(t, []corev1.Node{kubetest.ClusterNode("n1", "linux"), kubetest.ClusterNode("n2", "linux"), kubetest.ClusterNode("n3", "windows")}, pods,
-		func(pod string, _ []string) ([]byte, []byte, int) {
-			if strings.HasSuffix(pod, "/a2") {
+		func(pod string, command []string) ([]byte, []byte, int) {
+			switch {
+			case strings.HasSuffix(pod, "/a2"):
 				return []byte("{"), nil, 0
+			case command[1] == "policies":
+				return []byte(`{"apiVersion":"isthmusctl.isthmus.dev/v1","kind":"NodePolicies","items":[{"policy":"NetworkPolicy shop/all","tier":"NetworkPolicy","pods":3,"inexact":[],"allowed":0,"denied":42,` +
+					`"rules":[{"direction":"ingress","allowed":0,"denied":42}]}],"uncounted":{"default":5},"unit":"new flows"}`), nil, 0
 			}
-			return []byte(`{"ready":false,"version":"v1.2.3","platform":"kernel 6.1","endpoints":3,"problems":["no <route>"],"repairs":["slots: 2"]}`), nil, 3
+			return []byte(`{"ready":false,"version":"v1.2.3","platform":"kernel 6.1","endpoints":3,"problems":["no <route>"],"repairs":["slots: 2"],"path_modes":[{"part":"pods","mode":"tcx","count":3}]}`), nil, 3
 		})
 	server.Serve("/api/v1/namespaces", "Namespace")
 	server.Serve("/apis/networking.k8s.io/v1/networkpolicies", "NetworkPolicy", map[string]any{"metadata": map[string]any{"name": "all", "namespace": "shop"}, "spec": map[string]any{"podSelector": map[string]any{}}})
@@ -183,8 +187,11 @@ func TestCluster(t *testing.T) {
 	address, stop := start(t, "--kubeconfig", config, "--agents")
 	until(t, address+"policies", "NetworkPolicy shop/all")
 	until(t, address+"nodes", "v1.2.3")
+	until(t, address+"policies", "0 allowed, 42 denied (1 node, 1 missing)")
+	until(t, address+"policies/NetworkPolicy/shop/all", "isolation, ingress")
+	until(t, address+"policies", "read the answer of pod isthmus-system/a2")
 	_, body := get(t, address+"nodes")
-	for _, want := range []string{`<td class="none">no</td>`, "no &lt;route&gt;", "slots: 2", "read the answer of pod isthmus-system/a2", "n3"} {
+	for _, want := range []string{`<td class="none">no</td>`, "no &lt;route&gt;", "slots: 2", "pods: tcx (3)", "read the answer of pod isthmus-system/a2", "n3"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("nodes: no %q in\n%s", want, body)
 		}

@@ -5,6 +5,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"net/http"
 
 	"google.golang.org/grpc"
@@ -26,18 +27,31 @@ const dumpEvents = 10000
 
 // Dump implements isthmusv1.InspectServer.
 func (s *inspectServer) Dump(r *isthmusv1.DumpRequest, stream grpc.ServerStreamingServer[isthmusv1.DumpResponse]) error {
-	b, err := s.agent.Dump(stream.Context())
+	b, err := s.bundle(stream.Context(), r)
 	if err != nil {
 		return status.Error(codes.Unavailable, agent.AsError(err).Error())
-	}
-	if !r.GetBrief() {
-		b.Files = map[string][]byte{"metrics.txt": s.metrics(), "events.jsonl": s.events(b)}
 	}
 	out := bufio.NewWriterSize(partWriter{stream}, dumpPart)
 	if err := b.Write(out); err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
 	return out.Flush()
+}
+
+// bundle returns what a request asks for.
+func (s *inspectServer) bundle(ctx context.Context, r *isthmusv1.DumpRequest) (*inspect.Bundle, error) {
+	if r.GetPolicies() {
+		b := s.agent.Brief(ctx)
+		if b.Counts == nil {
+			b.Files = map[string][]byte{"events.jsonl": s.events(b)}
+		}
+		return b, ctx.Err()
+	}
+	b, err := s.agent.Dump(ctx)
+	if err == nil && !r.GetBrief() {
+		b.Files = map[string][]byte{"metrics.txt": s.metrics(), "events.jsonl": s.events(b)}
+	}
+	return b, err
 }
 
 // partWriter sends each write as one part.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/trace"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -32,7 +33,9 @@ const (
 	part = 64 << 10
 	// maxSending bounds the clients that objects are sent to at a time.
 	maxSending = 4
-	// maxReport bounds an answer in bytes. Clients of gRPC accept 1 MB.
+	// keepReport is how long the report about the node is used again.
+	keepReport = 10 * time.Second
+	// maxReport bounds an explanation in bytes. Clients of gRPC accept 1 MB.
 	maxReport = 768 << 10
 	// maxRules and maxMisses bound what remains of an answer that is larger.
 	maxRules, maxMisses = 100, 4
@@ -44,6 +47,8 @@ type Config struct {
 	Snapshot func() *model.Snapshot
 	// Dump reads the data path back.
 	Dump func(context.Context) (*inspect.Bundle, error)
+	// Brief returns the node, its policies and the numbers of rules.
+	Brief func(context.Context) *inspect.Bundle
 	// Lists decides by ACLs of HNS.
 	Lists trace.Lists
 }
@@ -58,6 +63,10 @@ type Server struct {
 	// sending holds a token for each call that sends objects. A client that does not read them delays no other.
 	sending chan struct{}
 	read    *node // the last reading; it belongs to the holder of turn
+	// reporting holds a token while a call makes the report, which the other fields keep.
+	reporting  chan struct{}
+	report     []byte
+	reportedAt time.Time
 
 	mutex   sync.Mutex // of known and version
 	known   *model.Snapshot
@@ -74,7 +83,7 @@ type node struct {
 
 // New returns a Server.
 func New(c Config) *Server {
-	return &Server{cfg: c, turn: make(chan struct{}, 1), sending: make(chan struct{}, maxSending)}
+	return &Server{cfg: c, turn: make(chan struct{}, 1), sending: make(chan struct{}, maxSending), reporting: make(chan struct{}, 1)}
 }
 
 // Register adds the service to a server.
@@ -83,11 +92,11 @@ func (s *Server) Register(g *grpc.Server) { isthmusv1.RegisterExplainServer(g, s
 // errUnknown is the answer of a node that knows no objects.
 var errUnknown = status.Error(codes.Unavailable, "the state of the cluster is not known yet")
 
-// take waits for the turn of a call. The caller calls give at its end.
-func (s *Server) take(ctx context.Context) (give func(), err error) {
+// take waits for the token of a turn. The caller calls give at its end.
+func take(ctx context.Context, turn chan struct{}) (give func(), err error) {
 	select {
-	case s.turn <- struct{}{}:
-		return func() { <-s.turn }, nil
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -109,7 +118,7 @@ func (s *Server) GetCluster(r *isthmusv1.GetClusterRequest, stream grpc.ServerSt
 	default:
 		return status.Errorf(codes.ResourceExhausted, "the agent sends objects to %d clients already: try again later", maxSending)
 	}
-	out := bufio.NewWriterSize(parts{stream}, part)
+	out := bufio.NewWriterSize(parts(func(b []byte) error { return stream.Send(&isthmusv1.GetClusterResponse{Data: b}) }), part)
 	if err := inspect.WriteObjects(out, snapshot); err != nil {
 		return err
 	}
@@ -127,13 +136,51 @@ func (s *Server) versionOf(snapshot *model.Snapshot) string {
 }
 
 // parts sends each write as one part.
-type parts struct {
-	stream grpc.ServerStreamingServer[isthmusv1.GetClusterResponse]
-}
+type parts func([]byte) error
 
 // Write implements io.Writer.
-func (p parts) Write(b []byte) (int, error) {
-	return len(b), p.stream.Send(&isthmusv1.GetClusterResponse{Data: bytes.Clone(b)})
+func (send parts) Write(b []byte) (int, error) { return len(b), send(bytes.Clone(b)) }
+
+// GetReport implements isthmusv1.ExplainServer. Calls share a report for some seconds, so that readers cost a bounded part of a
+// processor.
+func (s *Server) GetReport(_ *isthmusv1.GetReportRequest, stream grpc.ServerStreamingServer[isthmusv1.GetReportResponse]) error {
+	report, err := s.currentReport(stream.Context())
+	for err == nil && len(report) > 0 {
+		n := min(part, len(report))
+		err = stream.Send(&isthmusv1.GetReportResponse{Data: report[:n]})
+		report = report[n:]
+	}
+	return err
+}
+
+// currentReport returns a report that is not older than keepReport. It is not changed.
+func (s *Server) currentReport(ctx context.Context) ([]byte, error) {
+	give, err := take(ctx, s.reporting)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	if s.report != nil && time.Since(s.reportedAt) < keepReport {
+		return s.report, nil
+	}
+	b := s.cfg.Brief(ctx)
+	if err := ctx.Err(); err != nil { // the report of a client that is gone may lack numbers
+		return nil, status.FromContextError(err).Err()
+	}
+	report, err := json.Marshal(usage.NewReport(b))
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	at := time.Now()
+	s.report, s.reportedAt = report, at
+	time.AfterFunc(keepReport, func() {
+		s.reporting <- struct{}{}
+		if s.reportedAt.Equal(at) {
+			s.report = nil
+		}
+		<-s.reporting
+	})
+	return report, nil
 }
 
 // ExplainFlow implements isthmusv1.ExplainServer.
@@ -142,7 +189,7 @@ func (s *Server) ExplainFlow(ctx context.Context, r *isthmusv1.ExplainFlowReques
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	give, err := s.take(ctx)
+	give, err := take(ctx, s.turn)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -244,6 +246,77 @@ func TestReadings(t *testing.T) {
 	}
 	if n := reads.Load(); n > 4 { // 1, unless the machine takes longer than keep for them
 		t.Errorf("%d readings for 20 requests", n)
+	}
+}
+
+// reportOf reads the report of a node.
+func reportOf(ctx context.Context, c isthmusv1.ExplainClient) (r *usage.Report, err error) {
+	stream, err := c.GetReport(ctx, &isthmusv1.GetReportRequest{})
+	var data []byte
+	for err == nil {
+		var m *isthmusv1.GetReportResponse
+		if m, err = stream.Recv(); err == nil {
+			data = append(data, m.GetData()...)
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	r = new(usage.Report)
+	return r, json.Unmarshal(data, r)
+}
+
+// A node reports itself and the numbers of its rules in parts. Readers share a report. A reader that leaves does not spoil it.
+func TestReport(t *testing.T) {
+	var reads atomic.Int32
+	hold := make(chan struct{})
+	s := cluster()
+	c := start(t, Config{Snapshot: func() *model.Snapshot { return s }, Brief: func(ctx context.Context) *inspect.Bundle {
+		if reads.Add(1) == 1 {
+			<-ctx.Done()
+			return &inspect.Bundle{}
+		}
+		<-hold
+		b := &inspect.Bundle{About: inspect.About{Node: "n1", Version: "v1", OS: model.Linux, Problems: make([]string, 1000), Settings: []string{"--key=secret"}, Modes: []string{"pods: tcx (2)"}},
+			Cluster: inspect.Cluster{Policies: s.SortedPolicies()}, Endpoints: []inspect.Endpoint{{Policies: []model.Origin{origin}}, {}}}
+		cause := model.Cause{Reason: model.ReasonRule, Origin: origin, Tier: model.TierNetworkPolicy}
+		b.Counts = &inspect.Counts{Causes: []inspect.Count{{Decision: model.Decision{Verdict: model.Allow, Cause: &cause}, Flows: 7}}}
+		for i := range 3000 {
+			b.About.Unsupported = append(b.About.Unsupported, model.Unsupported{Policy: origin, Rule: i, Reason: strings.Repeat("r", 100)})
+		}
+		return b
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := reportOf(ctx, c); status.Code(err) != codes.DeadlineExceeded {
+		t.Fatalf("a reader that leaves: %v", err)
+	}
+	type answer struct {
+		*usage.Report
+		error
+	}
+	answers := make(chan answer)
+	for range 10 {
+		go func() {
+			r, err := reportOf(t.Context(), c)
+			answers <- answer{r, err}
+		}()
+	}
+	close(hold)
+	for range 10 {
+		a := <-answers
+		if a.error != nil {
+			t.Fatal(a.error)
+		}
+		if p := a.Policies; len(p.Items) != 1 || *p.Items[0].Allowed != 7 || p.Items[0].Pods != 1 || a.Endpoints != 2 || a.About.Version != "v1" || len(a.About.Modes) != 1 {
+			t.Errorf("%+v", a.Report)
+		}
+		if len(a.About.Problems) > 100 || len(a.About.Unsupported)+a.Unlisted != 3000 || a.Unlisted == 0 || a.About.Settings != nil {
+			t.Errorf("it is not bounded: %d problems, %d unsupported, %d not listed, %v", len(a.About.Problems), len(a.About.Unsupported), a.Unlisted, a.About.Settings)
+		}
+	}
+	if n := reads.Load(); n > 4 { // 2, unless the machine takes longer than keepReport for them
+		t.Errorf("%d reports for 11 requests", n)
 	}
 }
 

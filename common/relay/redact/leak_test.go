@@ -198,21 +198,28 @@ func requests(r *rand.Rand, f *flow.Flow) *observer.GetFlowsRequest {
 	return &observer.GetFlowsRequest{Blacklist: []*flow.FlowFilter{filter}}
 }
 
+// leaks returns the number of flows that ISTHMUS_LEAKS asks for.
+func leaks(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("ISTHMUS_LEAKS")
+	if text == "" {
+		return 20_000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("ISTHMUS_LEAKS %q: give a number of flows", text)
+	}
+	return n
+}
+
 // TestLeaks shows generated flows to a client of one namespace. No hidden text or number is left, and flows that
 // differ only in what is hidden look the same, whatever the client filters by. ISTHMUS_LEAKS sets their number.
 func TestLeaks(t *testing.T) {
-	count := 20_000
-	if text := os.Getenv("ISTHMUS_LEAKS"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			t.Fatalf("ISTHMUS_LEAKS %q: give a number of flows", text)
-		}
-		count = n
-	}
+	count := leaks(t)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	scope := access.Scope{Namespaces: []string{"shop"}}
-	leaks, seen := 0, 0
+	leaked, seen := 0, 0
 	for n := range count {
 		src, dst := r.IntN(ends), r.IntN(ends)
 		f := random(r, src, dst)
@@ -247,14 +254,14 @@ func TestLeaks(t *testing.T) {
 			}
 		})
 		if seen++; leak != "" {
-			leaks++
+			leaked++
 			t.Errorf("seed %d, flow %d: %s:\n%s\nand\n%s", seed, n, leak, protojson.Format(got), protojson.Format(other))
 		}
-		if leaks > 3 {
+		if leaked > 3 {
 			t.FailNow()
 		}
 	}
-	t.Logf("access: %d flows, %d shown, %d leaks", count, seen, leaks)
+	t.Logf("access: %d flows, %d shown, %d leaks", count, seen, leaked)
 	if seen < count/20 {
 		t.Errorf("only %d of %d flows were shown: the test proves nothing", seen, count)
 	}

@@ -3,12 +3,12 @@
 package redact
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 )
 
 // IsNamespace reports whether a text can be the name of a namespace.
@@ -20,8 +20,9 @@ func IsNamespace(text string) bool {
 const hiddenName = "hidden"
 
 // Report returns what a client may see of an explanation whose pods are in namespaces of the scope. It copies what is known to be
-// harmless. A client without the right for all namespaces sees the policies of its namespaces, and the one that decides, as
-// with flows. A client without the right to data of nodes does not see on which nodes the pods are, nor what is wrong there.
+// harmless. A client without the right for all namespaces sees the policies of its namespaces, and the rule that decides, as
+// with flows: other rules of a policy of the cluster may name other teams. A client without the right to data of nodes does not
+// see on which nodes the pods are, nor what is wrong there.
 func Report(scope access.Scope, x *explain.Report) *explain.Report {
 	if scope.All && scope.Nodes {
 		return x
@@ -58,45 +59,47 @@ func side(scope access.Scope, s *explain.Side) explain.Side {
 		out.Isolating, out.Rules, out.Changes, out.Suggestion = s.Isolating, s.Rules, s.Changes, s.Suggestion
 		return out
 	}
-	if hidden := copyPolicies(scope, &out, s); hidden > 0 {
-		out.Notes = append(out.Notes, fmt.Sprintf("%d entries of policies of the cluster are hidden, because you may not read all namespaces", hidden))
+	if copyPolicies(scope, &out, s) {
+		out.Notes = append(out.Notes, "entries of policies of the cluster are hidden, because you may not read all namespaces")
 	}
 	return out
 }
 
-// copyPolicies copies what a side says about policies that a client sees. It returns the number of hidden entries.
-func copyPolicies(scope access.Scope, out, s *explain.Side) (hidden int) {
-	sees := func(policy string) bool {
-		_, name, _ := strings.Cut(policy, " ")
-		namespace, _, ok := strings.Cut(name, "/")
-		return ok && scope.Sees(namespace) || policy == s.Decision.Policy
+// copyPolicies copies what a side says about policies that a client sees. It reports whether something is hidden.
+func copyPolicies(scope access.Scope, out, s *explain.Side) (hidden bool) {
+	own := func(policy string) bool { return scope.Sees(usage.NamespaceOf(policy)) }
+	// sees reports whether the client sees a rule, or with nil what concerns the whole policy.
+	sees := func(policy string, rule *int) bool {
+		d := s.Decision
+		visible := own(policy) || policy == d.Policy && (rule == nil || d.Rule != nil && *rule == *d.Rule)
+		hidden = hidden || !visible
+		return visible
 	}
 	for _, policy := range s.Isolating {
-		if sees(policy) {
+		if sees(policy, nil) {
 			out.Isolating = append(out.Isolating, policy)
 		}
 	}
 	for _, r := range s.Rules {
-		if sees(r.Policy) {
+		if sees(r.Policy, &r.Rule) {
 			out.Rules = append(out.Rules, r)
 		}
 	}
 	for _, c := range s.Changes {
-		if !sees(c.Policy) {
+		if !sees(c.Policy, c.Rule) {
 			continue
 		}
-		if c.Then.Policy != "" && !sees(c.Then.Policy) {
+		if c.Then.Policy != "" && !sees(c.Then.Policy, c.Then.Rule) {
 			c.Then = explain.Decision{Verdict: c.Then.Verdict, Text: "a policy of the cluster decides"}
-			hidden++
 		}
 		out.Changes = append(out.Changes, c)
 	}
-	if s.Suggestion != nil && sees(s.Suggestion.Policy) {
+	if s.Suggestion != nil && own(s.Suggestion.Policy) {
 		suggestion := *s.Suggestion
 		if suggestion.Note != "" {
 			suggestion.Note = "the rule allows other pods, too: ask who may read all namespaces which"
 		}
 		out.Suggestion = &suggestion
 	}
-	return hidden + len(s.Isolating) - len(out.Isolating) + len(s.Rules) - len(out.Rules) + len(s.Changes) - len(out.Changes)
+	return hidden
 }

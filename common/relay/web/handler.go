@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
@@ -37,21 +38,26 @@ const kept = 100
 // Relay answers calls as relay.Relay does. The context of a call holds the token of its client.
 type Relay interface {
 	GetFlows(*observer.GetFlowsRequest, grpc.ServerStreamingServer[observer.GetFlowsResponse]) error
-	GetNodes(context.Context, *observer.GetNodesRequest) (*observer.GetNodesResponse, error)
 }
 
-// Cluster answers about reachability, as relay.Relay does. The context of a call holds the token of its client.
+// Cluster answers about reachability, policies and nodes, as relay.Relay does. The context of a call holds the token of its client.
 type Cluster interface {
 	// AllowNamespaces returns an error unless the client may read namespaces; without names, all.
 	AllowNamespaces(ctx context.Context, namespaces ...string) error
 	// AllowEnds returns an error unless the client may read flows between ends. Without ends it authenticates the client.
 	AllowEnds(ctx context.Context, s *model.Snapshot, ends ...string) error
+	// AllowNodes returns an error unless the client may read data of nodes.
+	AllowNodes(ctx context.Context) error
 	// Refresh makes Objects return objects. An error means that there are none.
 	Refresh(ctx context.Context) error
 	// Objects returns the objects that were read last.
 	Objects() *page.Cluster
 	// Explain explains a flow, as far as the client may see it.
 	Explain(ctx context.Context, s *model.Snapshot, f model.Flow) (*explain.Report, error)
+	// Agents returns what agents report about their nodes, if the client may read data of nodes.
+	Agents(ctx context.Context) (map[string]page.Agent, error)
+	// Usage returns what nodes report about the policies of a namespace, as far as the client may see it; if it is empty, of all.
+	Usage(ctx context.Context, namespace string) (*usage.Total, error)
 	// Notes says what the client must know about all pages of reachability.
 	Notes(ctx context.Context) []string
 }
@@ -82,7 +88,9 @@ func New(r Relay, c Cluster) (*Handler, error) {
 	h.mux.HandleFunc("GET /reach", h.reach)
 	h.mux.HandleFunc("GET /reach/{from}/{to}", h.reach)
 	h.mux.HandleFunc("GET /reach/{from}/{to}/pods", h.reach)
-	h.mux.HandleFunc("GET /explain", h.explain)
+	for _, path := range []string{"/explain", "/policies", "/policies/{kind}/{name}", "/policies/{kind}/{namespace}/{name}", "/inexact"} {
+		h.mux.HandleFunc("GET "+path, h.asking)
+	}
 	h.mux.Handle("GET /static/", http.FileServerFS(page.Files()))
 	h.mux.HandleFunc("GET /live.js", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, "live.js") })
 	return h, nil
@@ -131,10 +139,10 @@ func request(r *http.Request) (namespace string, _ *observer.GetFlowsRequest, er
 // document is what a page renders.
 type document struct {
 	Title, Path string
+	Links       []page.Link
 	// Namespace is that of the flows; Problem says why there are none.
 	Namespace, Problem string
 	Rows               []row
-	Nodes              []node
 	Missing            []string // nodes without an answer
 	At                 time.Time
 }
@@ -157,23 +165,6 @@ func (h *Handler) denied(w http.ResponseWriter, r *http.Request) {
 		}})
 	}
 	slices.Reverse(d.Rows) // the newest first
-	h.render(w, d, err)
-}
-
-// node is a node of the relay.
-type node struct{ Name, State, Version string }
-
-// nodes shows which agents answer.
-func (h *Handler) nodes(w http.ResponseWriter, r *http.Request) {
-	d := &document{Title: "Nodes", Path: "/nodes"}
-	list, err := h.relay.GetNodes(called(r), &observer.GetNodesRequest{})
-	for _, n := range list.GetNodes() {
-		state := "no answer"
-		if n.GetState() == hubblerelay.NodeState_NODE_CONNECTED {
-			state = "connected"
-		}
-		d.Nodes = append(d.Nodes, node{n.GetName(), state, n.GetVersion()})
-	}
 	h.render(w, d, err)
 }
 
@@ -200,12 +191,12 @@ func statusOf(err error) int {
 func (h *Handler) render(w http.ResponseWriter, d *document, err error) {
 	code := statusOf(err)
 	if err != nil {
-		d.Rows, d.Nodes, d.Problem = nil, nil, status.Convert(err).Message()
+		d.Rows, d.Problem = nil, status.Convert(err).Message()
 	}
 	if code == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Basic realm="isthmus: any name, and a token of the cluster as password", charset="UTF-8"`)
 	}
-	d.At = time.Now().UTC()
+	d.Links, d.At = links(), time.Now().UTC()
 	var b bytes.Buffer
 	if err := h.templates.ExecuteTemplate(&b, "document", d); err != nil {
 		http.Error(w, "render the page: "+err.Error(), http.StatusInternalServerError)

@@ -3,25 +3,48 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/page"
 )
 
-// newPages returns the pages about a cluster, which only reach and explain call.
+// links are the pages in the order of the navigation.
+func links() []page.Link {
+	return []page.Link{{Path: "/", Name: "Denied flows"}, {Path: "/reach", Name: "Who reaches whom"}, {Path: "/explain", Name: "Explain"}, {Path: "/policies", Name: "Policies"},
+		{Path: "/nodes", Name: "Nodes"}, {Path: "/inexact", Name: "Not exact"}}
+}
+
+// newPages returns the pages about a cluster, which only the methods below call.
 func newPages(c Cluster) (*page.Handler, error) {
+	none := &page.Cluster{Snapshot: model.MakeSnapshot(nil, nil, nil, nil), Source: "No objects", At: time.Now(), Stale: "no agent gives the objects of the cluster"}
 	return page.New(context.Background(), page.Config{
-		Cluster: c.Objects,
-		Links: []page.Link{{Path: "/", Name: "Denied flows"}, {Path: "/reach", Name: "Who reaches whom"}, {Path: "/explain", Name: "Explain"},
-			{Path: "/nodes", Name: "Nodes"}},
-		Notes: c.Notes,
+		Cluster: func() *page.Cluster { return cmp.Or(c.Objects(), none) },
+		Links:   links(),
+		Notes:   c.Notes,
+		Agents: func(ctx context.Context) (map[string]page.Agent, error) {
+			all, err := c.Agents(ctx)
+			return all, failed(err)
+		},
+		Usage: func(ctx context.Context, namespace string) (*usage.Total, error) {
+			t, err := c.Usage(ctx, namespace)
+			return t, failed(err)
+		},
+		AllowNamespace: func(ctx context.Context, namespace string) error {
+			if namespace == "" {
+				return failed(c.AllowNamespaces(ctx))
+			}
+			return failed(c.AllowNamespaces(ctx, namespace))
+		},
 		Allow: func(ctx context.Context, s *model.Snapshot, from, to string) error {
 			return failed(c.AllowEnds(ctx, s, from, to))
 		},
@@ -56,9 +79,20 @@ func (h *Handler) reach(w http.ResponseWriter, r *http.Request) {
 	h.shown(w, r, &document{Title: "Who reaches whom", Path: "/reach"}, func(ctx context.Context) error { return h.cluster.AllowNamespaces(ctx, namespaces...) })
 }
 
-// explain explains flows. The page asks for the rights to both ends.
-func (h *Handler) explain(w http.ResponseWriter, r *http.Request) {
-	h.shown(w, r, &document{Title: "Explain a flow", Path: "/explain"}, func(ctx context.Context) error { return h.cluster.AllowEnds(ctx, nil) })
+// asking serves a page that asks for the rights to what it shows.
+func (h *Handler) asking(w http.ResponseWriter, r *http.Request) {
+	h.shown(w, r, &document{Title: "No answer", Path: r.URL.Path}, func(ctx context.Context) error { return h.cluster.AllowEnds(ctx, nil) })
+}
+
+// nodes shows nodes, also if no agent answers.
+func (h *Handler) nodes(w http.ResponseWriter, r *http.Request) {
+	ctx := called(r)
+	if err := h.cluster.AllowNodes(ctx); err != nil {
+		h.render(w, &document{Title: "Nodes", Path: "/nodes"}, err)
+		return
+	}
+	_ = h.cluster.Refresh(ctx) // the page says what is not up to date
+	h.pages.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // shown serves a page about the cluster to a client who may read it. Otherwise the document says why not.

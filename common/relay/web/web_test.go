@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/usage"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
@@ -87,16 +88,32 @@ func (r *relay) GetFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServ
 	}
 }
 
-func (r *relay) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
-	return &observer.GetNodesResponse{Nodes: []*observer.Node{{Name: "default/n1", State: hubblerelay.NodeState_NODE_CONNECTED, Version: "v1 <b>"},
-		{Name: "default/n2", State: hubblerelay.NodeState_NODE_UNAVAILABLE}}}, r.user(ctx)
+func (r *relay) AllowNodes(ctx context.Context) error { return r.user(ctx) }
+
+func (r *relay) Agents(ctx context.Context) (map[string]page.Agent, error) {
+	return map[string]page.Agent{"n1": {Ready: true, OS: model.Linux, Version: "v1 <b>", Modes: []string{"pods: tcx (1)"}, Repairs: []string{"rows: 3"}}, "n2": {Error: "connection refused"}}, r.user(ctx)
+}
+
+func (r *relay) Usage(ctx context.Context, namespace string) (*usage.Total, error) {
+	switch {
+	case namespace == "slow":
+		return nil, status.Error(codes.Unavailable, "the nodes have not answered yet")
+	case namespace != "shop" || r.user(ctx) == nil:
+		if err := r.user(ctx); err != nil {
+			return nil, err
+		}
+	}
+	counted := usage.Number{Nodes: 1, Allowed: 7, Denied: 42}
+	return &usage.Total{Systems: []usage.System{{OS: model.Linux, Nodes: 2, Answered: 1, Counted: 1, Missing: make([]usage.Missing, 1)}},
+		Policies: map[string]*usage.PolicyTotal{"NetworkPolicy pay/p": {Flows: counted}, "NetworkPolicy shop/q": {Flows: counted, Rules: []usage.RuleTotal{{Direction: "egress", Flows: counted}}}},
+		Inexact:  []usage.Construct{{Policy: "NetworkPolicy shop/q", Direction: "egress", Construct: "SCTP <b>", On: []usage.Where{{OS: model.Windows, Effect: "over-blocks", Reason: "hidden", Count: 2}}}}}, nil
 }
 
 func (r *relay) AllowNamespaces(ctx context.Context, names ...string) error {
 	if err := r.user(ctx); status.Code(err) != codes.PermissionDenied {
 		return err
 	}
-	if len(names) == 2 && names[0] == "shop" && names[1] == "shop" {
+	if len(names) > 0 && names[0] == "shop" && names[len(names)-1] == "shop" {
 		return nil
 	}
 	return status.Errorf(codes.PermissionDenied, `user "shop" may not get <flows> in %v`, names)
@@ -145,7 +162,9 @@ func pods() *page.Cluster {
 		return &model.Pod{PodID: model.PodID{Namespace: namespace, Name: name}, Node: "n1", IPs: []netip.Addr{netip.MustParseAddr(ip)}}
 	}
 	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "pay", Name: "p"}, Tier: model.TierNetworkPolicy, Isolates: [2]bool{true, false}, Subject: model.PodSelector{Namespace: "pay"}}
-	return &page.Cluster{Snapshot: model.MakeSnapshot(nil, []*model.Node{{Name: "n1"}}, []*model.Pod{pod("shop", "web", "10.0.0.1"), pod("pay", "vault", "10.0.0.2")}, []*model.Policy{p}),
+	q := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "q"}, Tier: model.TierNetworkPolicy, Subject: model.PodSelector{Namespace: "none"}}
+	q.Rules[model.Egress] = []model.Rule{{Action: model.ActionAccept}}
+	return &page.Cluster{Snapshot: model.MakeSnapshot(nil, []*model.Node{{Name: "n1"}}, []*model.Pod{pod("shop", "web", "10.0.0.1"), pod("pay", "vault", "10.0.0.2")}, []*model.Policy{p, q}),
 		Source: "The objects that an agent knows", At: time.Unix(1_800_000_000, 0)}
 }
 
@@ -207,8 +226,9 @@ func requests() []asked {
 		{"/?namespace=a&namespace=b", "admin", nil, 400, nil},
 		{"/?number=1", "admin", nil, 400, []string{"parameter &#34;number&#34;"}},
 		{"/?%zz", "admin", nil, 400, nil},
-		{"/nodes", "admin", nil, 200, []string{"default/n1", "connected", "v1 &lt;b&gt;", "no answer"}},
+		{"/nodes", "admin", nil, 200, []string{">n1<", "<td>linux</td>", `<td class="all">yes`, "pods: tcx (1)", "v1 &lt;b&gt;", "rows: 3", ">n2<", "no answer", "connection refused", `<a href="/nodes" aria-current="page">`}},
 		{"/nodes", "", nil, 401, nil},
+		{"/nodes", "shop", nil, 403, []string{"may not get"}},
 		{"/reach", "admin", nil, 200, []string{"namespaces: 2 in rows, 2 in columns", `href="reach/shop/pay">none</a>`, "The objects that an agent knows, as of", "1 of 3 nodes do not answer: n3&lt;script&gt;",
 			`<a href="/reach" aria-current="page">Who reaches whom</a>`, `<a href="/nodes">Nodes</a>`}},
 		{"/reach", "", nil, 401, []string{"the token is missing or not valid"}},
@@ -226,8 +246,23 @@ func requests() []asked {
 		{"/explain?from=shop%2Fweb&to=pay%2Fvault&port=80", "shop", nil, 403, []string{"may not get &lt;flows&gt; in pay"}},
 		{"/explain?from=shop%2Fweb&to=pay%2Fnone&port=80", "shop", nil, 403, []string{"may not get &lt;flows&gt; in pay"}},
 		{"/explain?from=shop%2Fweb&to=pay%2Fvault&port=99", "admin", nil, 403, []string{"your rights have changed"}},
-		{"/policies", "admin", nil, 404, nil},
-		{"/inexact", "admin", nil, 404, nil},
+		{"/policies", "admin", nil, 200, []string{"Policies: 2", "7 allowed, 42 denied (1 node, 1 missing)", `<a href="/policies/NetworkPolicy/pay/p">`, "Linux nodes count new flows: numbers of 1 of 2 nodes"}},
+		{"/policies", "", nil, 401, nil},
+		{"/policies", "shop", nil, 403, []string{"may not get &lt;flows&gt; in []", `name="namespace"`}},
+		{"/policies?namespace=shop", "shop", nil, 200, []string{"Policies: 1", "7 allowed, 42 denied", "Without numbers: 1 node."}},
+		{"/policies?namespace=pay", "shop", nil, 403, []string{"in [pay]", `name="namespace"`}},
+		{"/policies?namespace=slow", "admin", nil, 503, []string{"the nodes have not answered yet", `name="namespace"`}},
+		{"/policies?namespace=shop&namespace=pay", "shop", nil, 400, []string{"give it once"}},
+		{"/policies/NetworkPolicy/shop/q", "shop", nil, 200, []string{"egress rule 0", "7 allowed, 42 denied"}},
+		{"/policies/NetworkPolicy/pay/p", "shop", nil, 403, nil},
+		{"/policies/NetworkPolicy/pay/none", "shop", nil, 403, nil},
+		{"/policies/ClusterNetworkPolicy/c", "shop", nil, 403, nil},
+		{"/policies/NetworkPolicy/pay/p", "", nil, 401, nil},
+		{"/inexact", "admin", nil, 200, []string{"NetworkPolicy shop/q", "SCTP &lt;b&gt;", "windows over-blocks: hidden (2 nodes)", "Reported by 1 of 2 nodes. Without a report: 1 node."}},
+		{"/inexact", "shop", nil, 403, []string{`name="namespace"`}},
+		{"/inexact?namespace=shop", "shop", nil, 200, []string{"SCTP &lt;b&gt;"}},
+		{"/inexact?namespace=pay", "shop", nil, 403, nil},
+		{"/inexact", "", nil, 401, nil},
 		{"/events", "", nil, 401, nil},
 		{"/events?namespace=A", "admin", nil, 400, nil},
 		{"/static/style.css", "", nil, 200, nil},
@@ -277,11 +312,16 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Without objects there is no page about reachability, and a reason.
+// Without objects there is no page about reachability or policies, and a reason. Nodes are shown.
 func TestNoObjects(t *testing.T) {
 	r, s := newServer(t)
 	r.down, r.cluster = true, nil
-	for _, path := range []string{"/reach", "/explain?from=shop%2Fweb&to=pay%2Fvault&port=80"} {
+	if a := get(t, s.URL+"/nodes", "admin"); a.StatusCode != http.StatusOK {
+		t.Errorf("nodes: %d", a.StatusCode)
+	} else if body, err := io.ReadAll(a.Body); err != nil || !strings.Contains(string(body), "connection refused") || !strings.Contains(string(body), "no agent gives the objects") {
+		t.Errorf("nodes: %v\n%s", err, body)
+	}
+	for _, path := range []string{"/policies", "/inexact", "/reach", "/explain?from=shop%2Fweb&to=pay%2Fvault&port=80"} {
 		a := get(t, s.URL+path, "admin")
 		body, err := io.ReadAll(a.Body)
 		if err != nil || a.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "no agent gives the objects") {

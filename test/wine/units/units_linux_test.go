@@ -30,7 +30,7 @@ var notUnderWine = map[string]struct {
 }{
 	"common/hubble": {why: "Wine 8 has no Unix sockets", tests: []string{
 		"TestFollow", "TestIncomplete", "TestLost", "TestMissedAtStart", "TestNewest", "TestPeers", "TestServer", "TestSlowClients", "TestStreamsAreBounded", "TestUnavailable"}},
-	"common/hubble/explainer": {why: "Wine 8 has no Unix sockets", tests: []string{"TestCluster", "TestExplain", "TestReadings", "TestSlowClients"}},
+	"common/hubble/explainer": {why: "Wine 8 has no Unix sockets", tests: []string{"TestCluster", "TestExplain", "TestReadings", "TestReport", "TestSlowClients"}},
 	"common/relay": {why: "Wine 8 has no Unix sockets", tests: []string{
 		"TestAccess", "TestDiscover", "TestExplain", "TestExplainAccess", "TestExplainDifference", "TestExplainLeaks", "TestExplainOtherPods", "TestFollowKept",
 		"TestFollowThreeNodes", "TestKilledNode", "TestPast", "TestRefresh", "TestRevoked", "TestSlowClient", "TestStreamsOfAUser"}},

@@ -237,6 +237,87 @@ func (x *ExplainFlowResponse) GetReport() []byte {
 	return nil
 }
 
+type GetReportRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReportRequest) Reset() {
+	*x = GetReportRequest{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReportRequest) ProtoMessage() {}
+
+func (x *GetReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReportRequest.ProtoReflect.Descriptor instead.
+func (*GetReportRequest) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{4}
+}
+
+type GetReportResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next part.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReportResponse) Reset() {
+	*x = GetReportResponse{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReportResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReportResponse) ProtoMessage() {}
+
+func (x *GetReportResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReportResponse.ProtoReflect.Descriptor instead.
+func (*GetReportResponse) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetReportResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 type LogLevelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// debug, info, warn or error; empty leaves the level as it is.
@@ -250,7 +331,7 @@ type LogLevelRequest struct {
 
 func (x *LogLevelRequest) Reset() {
 	*x = LogLevelRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -262,7 +343,7 @@ func (x *LogLevelRequest) String() string {
 func (*LogLevelRequest) ProtoMessage() {}
 
 func (x *LogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -275,7 +356,7 @@ func (x *LogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLevelRequest.ProtoReflect.Descriptor instead.
 func (*LogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{4}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LogLevelRequest) GetLevel() string {
@@ -305,7 +386,7 @@ type LogLevelResponse struct {
 
 func (x *LogLevelResponse) Reset() {
 	*x = LogLevelResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +398,7 @@ func (x *LogLevelResponse) String() string {
 func (*LogLevelResponse) ProtoMessage() {}
 
 func (x *LogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +411,7 @@ func (x *LogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLevelResponse.ProtoReflect.Descriptor instead.
 func (*LogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{5}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LogLevelResponse) GetLevel() string {
@@ -365,7 +446,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -377,7 +458,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -390,7 +471,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{6}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Attachment) GetContainerId() string {
@@ -421,7 +502,7 @@ type Bandwidth struct {
 
 func (x *Bandwidth) Reset() {
 	*x = Bandwidth{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +514,7 @@ func (x *Bandwidth) String() string {
 func (*Bandwidth) ProtoMessage() {}
 
 func (x *Bandwidth) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +527,7 @@ func (x *Bandwidth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bandwidth.ProtoReflect.Descriptor instead.
 func (*Bandwidth) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{7}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Bandwidth) GetIngressRate() uint64 {
@@ -485,7 +566,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +578,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +591,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{8}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
 }
 
 type GetNodeResponse struct {
@@ -558,7 +639,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +651,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +664,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetNodeResponse) GetNode() string {
@@ -790,7 +871,7 @@ type PathMode struct {
 
 func (x *PathMode) Reset() {
 	*x = PathMode{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +883,7 @@ func (x *PathMode) String() string {
 func (*PathMode) ProtoMessage() {}
 
 func (x *PathMode) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +896,7 @@ func (x *PathMode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMode.ProtoReflect.Descriptor instead.
 func (*PathMode) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PathMode) GetPart() string {
@@ -851,7 +932,7 @@ type DenyDevice struct {
 
 func (x *DenyDevice) Reset() {
 	*x = DenyDevice{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +944,7 @@ func (x *DenyDevice) String() string {
 func (*DenyDevice) ProtoMessage() {}
 
 func (x *DenyDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +957,7 @@ func (x *DenyDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
 func (*DenyDevice) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DenyDevice) GetName() string {
@@ -901,7 +982,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +994,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1007,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{14}
 }
 
 type ListEndpointsResponse struct {
@@ -938,7 +1019,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +1031,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +1044,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -999,7 +1080,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1092,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1105,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{14}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -1125,7 +1206,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1218,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1231,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{15}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Verdicts) GetIngressAllowed() uint64 {
@@ -1184,14 +1265,16 @@ func (x *Verdicts) GetEgressDenied() uint64 {
 type DumpRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leave out what only people read: events and metrics.
-	Brief         bool `protobuf:"varint,1,opt,name=brief,proto3" json:"brief,omitempty"`
+	Brief bool `protobuf:"varint,1,opt,name=brief,proto3" json:"brief,omitempty"`
+	// Only the node, its endpoints, the policies and the numbers of rules. Events are added if there are no numbers.
+	Policies      bool `protobuf:"varint,2,opt,name=policies,proto3" json:"policies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1286,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[16]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,12 +1299,19 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{16}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DumpRequest) GetBrief() bool {
 	if x != nil {
 		return x.Brief
+	}
+	return false
+}
+
+func (x *DumpRequest) GetPolicies() bool {
+	if x != nil {
+		return x.Policies
 	}
 	return false
 }
@@ -1236,7 +1326,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[17]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1338,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[17]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1351,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{17}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -1288,7 +1378,7 @@ type WatchFlowsRequest struct {
 
 func (x *WatchFlowsRequest) Reset() {
 	*x = WatchFlowsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[18]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1390,7 @@ func (x *WatchFlowsRequest) String() string {
 func (*WatchFlowsRequest) ProtoMessage() {}
 
 func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[18]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1403,7 @@ func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{18}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchFlowsRequest) GetLast() uint32 {
@@ -1362,7 +1452,7 @@ type WatchFlowsResponse struct {
 
 func (x *WatchFlowsResponse) Reset() {
 	*x = WatchFlowsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[19]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1464,7 @@ func (x *WatchFlowsResponse) String() string {
 func (*WatchFlowsResponse) ProtoMessage() {}
 
 func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[19]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1477,7 @@ func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{19}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
@@ -1458,7 +1548,7 @@ type FlowEvent struct {
 
 func (x *FlowEvent) Reset() {
 	*x = FlowEvent{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[20]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1560,7 @@ func (x *FlowEvent) String() string {
 func (*FlowEvent) ProtoMessage() {}
 
 func (x *FlowEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[20]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1573,7 @@ func (x *FlowEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
 func (*FlowEvent) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{20}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FlowEvent) GetUnixNano() int64 {
@@ -1678,7 +1768,10 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\bprotocol\x18\x03 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x04 \x01(\rR\x04port\"-\n" +
 	"\x13ExplainFlowResponse\x12\x16\n" +
-	"\x06report\x18\x01 \x01(\fR\x06report\"A\n" +
+	"\x06report\x18\x01 \x01(\fR\x06report\"\x12\n" +
+	"\x10GetReportRequest\"'\n" +
+	"\x11GetReportResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"A\n" +
 	"\x0fLogLevelRequest\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\rR\aseconds\"p\n" +
@@ -1766,9 +1859,10 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x0fingress_allowed\x18\x01 \x01(\x04R\x0eingressAllowed\x12%\n" +
 	"\x0eingress_denied\x18\x02 \x01(\x04R\ringressDenied\x12%\n" +
 	"\x0eegress_allowed\x18\x03 \x01(\x04R\regressAllowed\x12#\n" +
-	"\regress_denied\x18\x04 \x01(\x04R\fegressDenied\"#\n" +
+	"\regress_denied\x18\x04 \x01(\x04R\fegressDenied\"?\n" +
 	"\vDumpRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\"\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\x12\x1a\n" +
+	"\bpolicies\x18\x02 \x01(\bR\bpolicies\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\x9b\x01\n" +
 	"\x11WatchFlowsRequest\x12\x12\n" +
@@ -1816,11 +1910,12 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
 	"\n" +
 	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01\x12;\n" +
-	"\x04Dump\x12\x17.isthmus.v1.DumpRequest\x1a\x18.isthmus.v1.DumpResponse0\x012\xa8\x01\n" +
+	"\x04Dump\x12\x17.isthmus.v1.DumpRequest\x1a\x18.isthmus.v1.DumpResponse0\x012\xf4\x01\n" +
 	"\aExplain\x12M\n" +
 	"\n" +
 	"GetCluster\x12\x1d.isthmus.v1.GetClusterRequest\x1a\x1e.isthmus.v1.GetClusterResponse0\x01\x12N\n" +
-	"\vExplainFlow\x12\x1e.isthmus.v1.ExplainFlowRequest\x1a\x1f.isthmus.v1.ExplainFlowResponse2P\n" +
+	"\vExplainFlow\x12\x1e.isthmus.v1.ExplainFlowRequest\x1a\x1f.isthmus.v1.ExplainFlowResponse\x12J\n" +
+	"\tGetReport\x12\x1c.isthmus.v1.GetReportRequest\x1a\x1d.isthmus.v1.GetReportResponse0\x012P\n" +
 	"\aControl\x12E\n" +
 	"\bLogLevel\x12\x1b.isthmus.v1.LogLevelRequest\x1a\x1c.isthmus.v1.LogLevelResponseB@Z>github.com/isthmus-net/isthmus/common/api/isthmus/v1;isthmusv1b\x06proto3"
 
@@ -1836,54 +1931,58 @@ func file_isthmus_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_isthmus_v1_inspect_proto_rawDescData
 }
 
-var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_isthmus_v1_inspect_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),     // 0: isthmus.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),    // 1: isthmus.v1.GetClusterResponse
 	(*ExplainFlowRequest)(nil),    // 2: isthmus.v1.ExplainFlowRequest
 	(*ExplainFlowResponse)(nil),   // 3: isthmus.v1.ExplainFlowResponse
-	(*LogLevelRequest)(nil),       // 4: isthmus.v1.LogLevelRequest
-	(*LogLevelResponse)(nil),      // 5: isthmus.v1.LogLevelResponse
-	(*Attachment)(nil),            // 6: isthmus.v1.Attachment
-	(*Bandwidth)(nil),             // 7: isthmus.v1.Bandwidth
-	(*GetNodeRequest)(nil),        // 8: isthmus.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 9: isthmus.v1.GetNodeResponse
-	(*PathMode)(nil),              // 10: isthmus.v1.PathMode
-	(*DenyDevice)(nil),            // 11: isthmus.v1.DenyDevice
-	(*ListEndpointsRequest)(nil),  // 12: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 13: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 14: isthmus.v1.Endpoint
-	(*Verdicts)(nil),              // 15: isthmus.v1.Verdicts
-	(*DumpRequest)(nil),           // 16: isthmus.v1.DumpRequest
-	(*DumpResponse)(nil),          // 17: isthmus.v1.DumpResponse
-	(*WatchFlowsRequest)(nil),     // 18: isthmus.v1.WatchFlowsRequest
-	(*WatchFlowsResponse)(nil),    // 19: isthmus.v1.WatchFlowsResponse
-	(*FlowEvent)(nil),             // 20: isthmus.v1.FlowEvent
+	(*GetReportRequest)(nil),      // 4: isthmus.v1.GetReportRequest
+	(*GetReportResponse)(nil),     // 5: isthmus.v1.GetReportResponse
+	(*LogLevelRequest)(nil),       // 6: isthmus.v1.LogLevelRequest
+	(*LogLevelResponse)(nil),      // 7: isthmus.v1.LogLevelResponse
+	(*Attachment)(nil),            // 8: isthmus.v1.Attachment
+	(*Bandwidth)(nil),             // 9: isthmus.v1.Bandwidth
+	(*GetNodeRequest)(nil),        // 10: isthmus.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 11: isthmus.v1.GetNodeResponse
+	(*PathMode)(nil),              // 12: isthmus.v1.PathMode
+	(*DenyDevice)(nil),            // 13: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 14: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 15: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 16: isthmus.v1.Endpoint
+	(*Verdicts)(nil),              // 17: isthmus.v1.Verdicts
+	(*DumpRequest)(nil),           // 18: isthmus.v1.DumpRequest
+	(*DumpResponse)(nil),          // 19: isthmus.v1.DumpResponse
+	(*WatchFlowsRequest)(nil),     // 20: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 21: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 22: isthmus.v1.FlowEvent
 }
 var file_isthmus_v1_inspect_proto_depIdxs = []int32{
-	11, // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	10, // 1: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
-	14, // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	6,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	7,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	15, // 5: isthmus.v1.Endpoint.verdicts:type_name -> isthmus.v1.Verdicts
-	20, // 6: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	8,  // 7: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	12, // 8: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	18, // 9: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	16, // 10: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
+	13, // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	12, // 1: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
+	16, // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	8,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	9,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
+	17, // 5: isthmus.v1.Endpoint.verdicts:type_name -> isthmus.v1.Verdicts
+	22, // 6: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	10, // 7: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	14, // 8: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	20, // 9: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	18, // 10: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
 	0,  // 11: isthmus.v1.Explain.GetCluster:input_type -> isthmus.v1.GetClusterRequest
 	2,  // 12: isthmus.v1.Explain.ExplainFlow:input_type -> isthmus.v1.ExplainFlowRequest
-	4,  // 13: isthmus.v1.Control.LogLevel:input_type -> isthmus.v1.LogLevelRequest
-	9,  // 14: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	13, // 15: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	19, // 16: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	17, // 17: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
-	1,  // 18: isthmus.v1.Explain.GetCluster:output_type -> isthmus.v1.GetClusterResponse
-	3,  // 19: isthmus.v1.Explain.ExplainFlow:output_type -> isthmus.v1.ExplainFlowResponse
-	5,  // 20: isthmus.v1.Control.LogLevel:output_type -> isthmus.v1.LogLevelResponse
-	14, // [14:21] is the sub-list for method output_type
-	7,  // [7:14] is the sub-list for method input_type
+	4,  // 13: isthmus.v1.Explain.GetReport:input_type -> isthmus.v1.GetReportRequest
+	6,  // 14: isthmus.v1.Control.LogLevel:input_type -> isthmus.v1.LogLevelRequest
+	11, // 15: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	15, // 16: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	21, // 17: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	19, // 18: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
+	1,  // 19: isthmus.v1.Explain.GetCluster:output_type -> isthmus.v1.GetClusterResponse
+	3,  // 20: isthmus.v1.Explain.ExplainFlow:output_type -> isthmus.v1.ExplainFlowResponse
+	5,  // 21: isthmus.v1.Explain.GetReport:output_type -> isthmus.v1.GetReportResponse
+	7,  // 22: isthmus.v1.Control.LogLevel:output_type -> isthmus.v1.LogLevelResponse
+	15, // [15:23] is the sub-list for method output_type
+	7,  // [7:15] is the sub-list for method input_type
 	7,  // [7:7] is the sub-list for extension type_name
 	7,  // [7:7] is the sub-list for extension extendee
 	0,  // [0:7] is the sub-list for field type_name
@@ -1900,7 +1999,7 @@ func file_isthmus_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_v1_inspect_proto_rawDesc), len(file_isthmus_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -260,19 +260,23 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 const (
 	Explain_GetCluster_FullMethodName  = "/isthmus.v1.Explain/GetCluster"
 	Explain_ExplainFlow_FullMethodName = "/isthmus.v1.Explain/ExplainFlow"
+	Explain_GetReport_FullMethodName   = "/isthmus.v1.Explain/GetReport"
 )
 
 // ExplainClient is the client API for Explain service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Explain serves relays: the objects that this node knows, and what it decides about a flow. It is read-only.
+// Explain serves relays: the objects that this node knows, its state, and what it decides about a flow. It is read-only.
 type ExplainClient interface {
 	// GetCluster streams the objects that policy depends on, as JSON of inspect.Cluster.
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetClusterResponse], error)
 	// ExplainFlow decides a flow at the ends that are pods of this node: as policies intend it, and as the data
 	// path was read back.
 	ExplainFlow(ctx context.Context, in *ExplainFlowRequest, opts ...grpc.CallOption) (*ExplainFlowResponse, error)
+	// GetReport streams the state of this node, what it does not enforce exactly, and how often its policies have
+	// decided, as JSON of usage.Report.
+	GetReport(ctx context.Context, in *GetReportRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetReportResponse], error)
 }
 
 type explainClient struct {
@@ -312,17 +316,39 @@ func (c *explainClient) ExplainFlow(ctx context.Context, in *ExplainFlowRequest,
 	return out, nil
 }
 
+func (c *explainClient) GetReport(ctx context.Context, in *GetReportRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetReportResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Explain_ServiceDesc.Streams[1], Explain_GetReport_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetReportRequest, GetReportResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Explain_GetReportClient = grpc.ServerStreamingClient[GetReportResponse]
+
 // ExplainServer is the server API for Explain service.
 // All implementations must embed UnimplementedExplainServer
 // for forward compatibility.
 //
-// Explain serves relays: the objects that this node knows, and what it decides about a flow. It is read-only.
+// Explain serves relays: the objects that this node knows, its state, and what it decides about a flow. It is read-only.
 type ExplainServer interface {
 	// GetCluster streams the objects that policy depends on, as JSON of inspect.Cluster.
 	GetCluster(*GetClusterRequest, grpc.ServerStreamingServer[GetClusterResponse]) error
 	// ExplainFlow decides a flow at the ends that are pods of this node: as policies intend it, and as the data
 	// path was read back.
 	ExplainFlow(context.Context, *ExplainFlowRequest) (*ExplainFlowResponse, error)
+	// GetReport streams the state of this node, what it does not enforce exactly, and how often its policies have
+	// decided, as JSON of usage.Report.
+	GetReport(*GetReportRequest, grpc.ServerStreamingServer[GetReportResponse]) error
 	mustEmbedUnimplementedExplainServer()
 }
 
@@ -338,6 +364,9 @@ func (UnimplementedExplainServer) GetCluster(*GetClusterRequest, grpc.ServerStre
 }
 func (UnimplementedExplainServer) ExplainFlow(context.Context, *ExplainFlowRequest) (*ExplainFlowResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainFlow not implemented")
+}
+func (UnimplementedExplainServer) GetReport(*GetReportRequest, grpc.ServerStreamingServer[GetReportResponse]) error {
+	return status.Error(codes.Unimplemented, "method GetReport not implemented")
 }
 func (UnimplementedExplainServer) mustEmbedUnimplementedExplainServer() {}
 func (UnimplementedExplainServer) testEmbeddedByValue()                 {}
@@ -389,6 +418,17 @@ func _Explain_ExplainFlow_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Explain_GetReport_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetReportRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ExplainServer).GetReport(m, &grpc.GenericServerStream[GetReportRequest, GetReportResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Explain_GetReportServer = grpc.ServerStreamingServer[GetReportResponse]
+
 // Explain_ServiceDesc is the grpc.ServiceDesc for Explain service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -405,6 +445,11 @@ var Explain_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "GetCluster",
 			Handler:       _Explain_GetCluster_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetReport",
+			Handler:       _Explain_GetReport_Handler,
 			ServerStreams: true,
 		},
 	},
