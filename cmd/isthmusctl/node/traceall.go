@@ -97,9 +97,9 @@ func (o *traceOptions) targets(s *model.Snapshot, services *service.Services) ([
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
-	ports, err := service.Port(to, o.port, &protocol)
+	ports, err := cluster.Ports(to, o.port, &protocol)
 	if err != nil {
-		return nil, cli.Usagef("--port %q: %w", o.port, err)
+		return nil, err
 	}
 	var all []target
 	for _, port := range ports {
