@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 				e.Setenv("KUBECONFIG", "")
 				return nil
 			},
-			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": count.exits, "stub": stub, "refuse": refuse, "reject": reject},
+			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": count.exits, "stub": stub, "refuse": refuse, "reject": reject, "crlf": crlf},
 		})
 	})
 	n, passed := count.begun.Load(), count.passed.Load()
@@ -65,6 +65,11 @@ func (r *rows) exits(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("exit status %d, want %s", status, args[0])
 	}
 	r.passed.Add(1)
+}
+
+// crlf writes a file as some editors of Windows do, with a byte order mark and CRLF: crlf FILE SOURCE
+func crlf(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(writeFile(ts.MkAbs(args[0]), "\ufeff"+strings.ReplaceAll(ts.ReadFile(args[1]), "\n", "\r\n")))
 }
 
 // refuse writes a kubeconfig file that leads to a port where nothing listens: refuse FILE

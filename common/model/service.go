@@ -38,6 +38,8 @@ type ServicePort struct {
 	// Target is the port of the pods, and TargetName the name that they give it. One of them is set.
 	Target     uint16
 	TargetName string
+	// Node is the port of every node that leads to the Service; 0 if there is none.
+	Node uint16
 }
 
 // EndpointSlice holds a part of the endpoints of a Service.

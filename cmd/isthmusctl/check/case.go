@@ -52,21 +52,33 @@ func (q testQuery) String() string {
 }
 
 // backends replaces each query to a Service by one for each of its backends, all with the wanted verdict.
-func backends(c *testCase, all *service.Services) ([]testQuery, error) {
+func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuery, error) {
 	var queries []testQuery
 	for _, q := range c.queries {
 		to, err := serviceOf(q.to, all)
+		port := q.port
+		var node, client netip.Addr
+		if err == nil && to == nil {
+			to, port, node, client = q.byNodePort(s, all)
+		}
 		if err == nil && to == nil {
 			queries = append(queries, q)
 			continue
 		}
 		var ports []model.ServicePort
 		if err == nil {
-			ports, err = service.Port(to, fmt.Sprint(q.port), &q.protocol)
+			ports, err = service.Port(to, fmt.Sprint(port), &q.protocol)
 		}
 		for _, port := range ports {
 			var found []service.Backend
 			if found, err = all.Backends(to, port); err != nil {
+				break
+			}
+			if node.IsValid() {
+				found = all.ByNode(to, node, client, found)
+			}
+			if len(found) == 0 {
+				err = fmt.Errorf("no backend of Service %s/%s on this node, and externalTrafficPolicy is Local", to.Namespace, to.Name)
 				break
 			}
 			for _, b := range found {
@@ -80,6 +92,18 @@ func backends(c *testCase, all *service.Services) ([]testQuery, error) {
 		}
 	}
 	return queries, nil
+}
+
+// byNodePort returns the Service that the query calls by a port of a node, the port of the Service, and the addresses of
+// the node and of the client. The Service is nil if there is none.
+func (q testQuery) byNodePort(s *model.Snapshot, all *service.Services) (to *model.Service, port uint16, node, client netip.Addr) {
+	at, err := ends.Addresses(s, q.to)
+	from, wrong := ends.Addresses(s, q.from)
+	if err != nil || wrong != nil || strings.Contains(strings.TrimPrefix(q.to, "node:"), "/") {
+		return nil, 0, node, client // asking about the flow finds it, too
+	}
+	to, of := all.AtNode(at[0], q.protocol, q.port)
+	return to, of.Port, at[0], from[0]
 }
 
 // serviceOf returns the Service that an end names, by svc/NAMESPACE/NAME or an address, or nil.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"strings"
 	"sync"
@@ -45,6 +46,7 @@ type checkOptions struct {
 	engines string
 	jobs    int
 	stored  bool
+	stdin   io.Reader
 	output  string
 }
 
@@ -65,10 +67,11 @@ func (e env) testCommand() *cobra.Command {
 			case err != nil:
 				return cli.Usagef("--engine %q: %w", o.engines, err)
 			case len(files) == 0:
-				return cli.Usagef("no tests: name one or more files")
+				return cli.Usagef("no tests: name one or more files, or - for stdin")
 			case o.jobs < 1 || o.jobs > maxJobs:
 				return cli.Usagef("--jobs %d: give 1 to %d", o.jobs, maxJobs)
 			}
+			o.stdin = c.InOrStdin()
 			return e.check(c.Context(), files, engines, o)
 		}),
 	}
@@ -77,6 +80,7 @@ func (e env) testCommand() *cobra.Command {
 	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases to run at the same time")
 	cluster.RegisterStored(f, &o.stored)
 	cli.RegisterOutput(c, &o.output, testForms...)
+	cli.CompleteFlag(c, "engine", append(engineNames(), "all"))
 	return c
 }
 
@@ -102,7 +106,7 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	cases, judged := make(chan *testCase), make(chan *outcome)
 	go func() {
 		defer close(cases)
-		r := reader{ctx: ctx, out: cases}
+		r := reader{ctx: ctx, out: cases, stdin: o.stdin}
 		for _, f := range files {
 			r.file(f)
 		}

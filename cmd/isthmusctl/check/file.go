@@ -31,9 +31,11 @@ const (
 
 // reader reads test files and sends their cases on, until its context ends.
 type reader struct {
-	ctx  context.Context
-	out  chan<- *testCase
-	next int
+	ctx context.Context
+	out chan<- *testCase
+	// stdin is what the path "-" means.
+	stdin io.Reader
+	next  int
 	// unknown holds the unknown fields that a warning has named, by file.
 	unknown map[string]bool
 }
@@ -53,10 +55,11 @@ func (r *reader) send(c *testCase) bool {
 // file reads one file. It sends an error in the file as a case.
 func (r *reader) file(path string) {
 	r.unknown = make(map[string]bool)
-	f, err := os.Open(path)
-	if err == nil {
-		defer f.Close()
-		err = r.read(path, f)
+	var err error
+	if path == "-" {
+		err = r.read(path, r.stdin)
+	} else {
+		err = r.open(path)
 	}
 	if err != nil {
 		var pe *fs.PathError
@@ -65,6 +68,18 @@ func (r *reader) file(path string) {
 		}
 		r.send(&testCase{at: path, bad: fmt.Errorf("%s: %w", path, err)})
 	}
+}
+
+func (r *reader) open(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return errors.New("is a directory: name its files")
+	}
+	return r.read(path, f)
 }
 
 var gzipMagic = []byte{0x1f, 0x8b}

@@ -116,7 +116,7 @@ func (j *judge) judge(c *testCase) *outcome {
 	snapshot := objects.Snapshot()
 	if c.complete { // a file of cases has queries about addresses as packets carry them
 		services := service.New(snapshot, objects.Services, objects.EndpointSlices)
-		if c.queries, o.bad = backends(c, services); o.bad != nil {
+		if c.queries, o.bad = backends(c, snapshot, services); o.bad != nil {
 			return o
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 
@@ -94,7 +95,7 @@ func (e Env) root(commands []*cobra.Command) *cobra.Command {
 		RunE:                       func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return Usagef("%w: %ssee %s --help", err, similarFlag(c, err), c.CommandPath())
+		return Usagef("%w: %s%ssee %s --help", err, similarFlag(c, err), kubectlFlag(c, err), c.CommandPath())
 	})
 	if strings.HasPrefix(strings.TrimSuffix(e.Program, ".exe"), "kubectl-") {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl isthmus"}
@@ -157,10 +158,45 @@ func similarFlag(c *cobra.Command, err error) string {
 	return ""
 }
 
+// kubectlFlag says what to do instead of a flag that kubectl has, as a part of a message.
+func kubectlFlag(c *cobra.Command, err error) string {
+	_, flag, _ := strings.Cut(err.Error(), ": ")
+	manifests := c.Flags().Lookup("manifests") != nil
+	switch name, _, _ := strings.Cut(flag, " in "); strings.Trim(name, "-'") {
+	case "k", "kustomize":
+		if manifests {
+			return fmt.Sprintf("build it first: kubectl kustomize DIR | %s -m -; ", c.CommandPath())
+		}
+	case "R", "recursive":
+		if manifests {
+			return "directories are always read with all below them; "
+		}
+	case "f", "filename":
+		if strings.ContainsAny(c.Use, "DF") { // DIR, FILE
+			return "give the name without a flag; "
+		}
+	}
+	return ""
+}
+
 // NoArgs rejects arguments that are not flags.
 func NoArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return Usagef("unexpected argument %q: %ssee %s --help", args[0], similar(c, args[0]), c.CommandPath())
+		return Usagef("unexpected argument %q: %s%ssee %s --help", args[0], similar(c, args[0]), flagOf(c, args[0]), c.CommandPath())
 	}
 	return nil
+}
+
+// flagOf names the flag that an argument probably belongs to, as a part of a message.
+func flagOf(c *cobra.Command, arg string) string {
+	if c.Flags().Lookup("manifests") == nil {
+		return ""
+	}
+	if _, err := os.Stat(arg); err == nil {
+		return fmt.Sprintf("did you mean --manifests %s? ", arg)
+	}
+	if c.Flags().Lookup("from") != nil {
+		return "name the ends with --from and --to; "
+	}
+	return ""
 }

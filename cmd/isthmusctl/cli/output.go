@@ -28,6 +28,9 @@ func CompleteFlag(c *cobra.Command, flag string, values []string) {
 	}
 }
 
+// Protocols are the values that shells complete for protocols.
+func Protocols() []string { return []string{"tcp", "udp", "sctp", "icmp", "icmpv6"} }
+
 // CheckOutput rejects a value of --output that is not one of the forms.
 func CheckOutput(output string, forms ...string) error {
 	if !slices.Contains(forms, output) {

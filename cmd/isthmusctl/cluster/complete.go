@@ -10,19 +10,38 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// CompletePods completes a flag with the pods of the cluster that the other flags name.
-func (s *Source) CompletePods(c *cobra.Command, flag string) {
-	s.complete(c, flag, func(o *model.Snapshot) (all []string) {
+// CompleteEnds completes a flag with pods, nodes and, if a Service may be an end, with Services of the cluster that the
+// other flags name.
+func (s *Source) CompleteEnds(c *cobra.Command, flag string, services bool) {
+	s.complete(c, flag, services, func(o *model.Snapshot) (all []string) {
 		for id := range o.Pods.All() {
 			all = append(all, id.String())
+		}
+		for name := range o.Nodes.All() {
+			all = append(all, "node:"+name)
+		}
+		if services {
+			all = append(all, s.serviceNames()...)
 		}
 		return all
 	})
 }
 
+// CompleteServices completes a flag with the Services of the cluster.
+func (s *Source) CompleteServices(c *cobra.Command, flag string) {
+	s.complete(c, flag, true, func(*model.Snapshot) []string { return s.serviceNames() })
+}
+
+func (s *Source) serviceNames() (all []string) {
+	for _, v := range s.Services {
+		all = append(all, "svc/"+v.Namespace+"/"+v.Name)
+	}
+	return all
+}
+
 // CompleteNamespaces completes a flag with the namespaces of the cluster.
 func (s *Source) CompleteNamespaces(c *cobra.Command, flag string) {
-	s.complete(c, flag, func(o *model.Snapshot) (all []string) {
+	s.complete(c, flag, false, func(o *model.Snapshot) (all []string) {
 		for name := range o.Namespaces.All() {
 			all = append(all, name)
 		}
@@ -32,9 +51,9 @@ func (s *Source) CompleteNamespaces(c *cobra.Command, flag string) {
 
 // complete registers values that are read from the cluster. A cluster that cannot be read has
 // none: a shell shows no errors.
-func (s *Source) complete(c *cobra.Command, flag string, list func(*model.Snapshot) []string) {
+func (s *Source) complete(c *cobra.Command, flag string, services bool, list func(*model.Snapshot) []string) {
 	err := c.RegisterFlagCompletionFunc(flag, func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		s.WantServices = false
+		s.WantServices = services
 		if s.Check() != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

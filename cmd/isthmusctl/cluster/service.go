@@ -39,6 +39,20 @@ func Service(all *service.Services, from, to, namespace string) (s *model.Servic
 	return s, family, err
 }
 
+// Ports selects ports of a Service, as service.Port. Errors name the flag.
+func Ports(s *model.Service, text string, protocol *model.Protocol) ([]model.ServicePort, error) {
+	ports, err := service.Port(s, text, protocol)
+	switch {
+	case err == nil:
+		return ports, nil
+	case s.ExternalName != "":
+		return nil, cli.Usagef("--to: %w", err)
+	case text == "":
+		return nil, cli.Usagef("--port: %w", err)
+	}
+	return nil, cli.Usagef("--port %q: %w", text, err)
+}
+
 // IsServiceKind reports whether a word is one that kubectl takes for Services.
 func IsServiceKind(word string) bool {
 	return slices.Contains([]string{"svc", "service", "services"}, word)

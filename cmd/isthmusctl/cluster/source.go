@@ -122,7 +122,12 @@ func (s *Source) Check() error {
 		s.implied = watch.DefaultKubeconfig()
 	}
 	switch {
+	case slices.Contains(s.Manifests, ""):
+		return cli.Usagef("--manifests: the path is empty: name a directory or a file, or - for stdin")
 	case len(s.Manifests) == 0 && !s.Live():
+		if named := os.Getenv("KUBECONFIG"); named != "" {
+			return cli.Usagef("KUBECONFIG %s: no such file: correct it, or give --manifests DIR or --kubeconfig FILE", named)
+		}
 		return cli.Usagef("no cluster given: give --manifests DIR or --kubeconfig FILE")
 	case len(s.Manifests) > 0 && s.Live():
 		return cli.Usagef("--manifests and --kubeconfig or --context: give one of them")
@@ -190,7 +195,7 @@ func addPlaceholders(o *model.Objects) {
 func Assumptions(p complete.Placed) []string {
 	var said []string
 	if len(p.Nodes) > 0 {
-		said = append(said, fmt.Sprintf("%d nodes that no manifest describes: %s", len(p.Nodes), cli.Shorten(p.Nodes, 5)))
+		said = append(said, fmt.Sprintf("nodes that no manifest describes: %s", cli.Shorten(p.Nodes, 5)))
 	}
 	if p.Bound > 0 {
 		said = append(said, fmt.Sprintf("nodes for %d pods that are bound to none", p.Bound))
@@ -221,10 +226,19 @@ func (s *Source) Read(ctx context.Context, paths ...string) (model.Objects, Prob
 		o.Places[name] = place(paths, at.File, at.Line)
 	}
 	if !s.AllowEmpty && len(errs) == 0 && len(o.Namespaces)+len(o.Nodes)+len(o.Pods)+len(o.Policies)+len(o.DenyLists) == 0 {
-		return o, p, fmt.Errorf("%s: no policies, pods, workloads, namespaces, nodes or deny lists in .yaml, .yml or .json files: name a directory that has some",
-			strings.Join(paths, ", "))
+		return o, p, fmt.Errorf("%s: no policies, pods, workloads, namespaces, nodes or deny lists%s", strings.ReplaceAll(strings.Join(paths, ", "), stdinName, stdinFile), wherefrom(paths))
 	}
 	return o, p, ctx.Err()
+}
+
+// wherefrom ends the message about manifests without objects.
+func wherefrom(paths []string) string {
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return " in .yaml, .yml or .json files: name a directory that has some"
+		}
+	}
+	return ": give manifests that have some"
 }
 
 // place returns a position with a path that leads there from the working directory.
@@ -251,6 +265,9 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 	}
 	reading := s.reading()
 	for _, path := range paths {
+		if strings.Contains(path, "://") {
+			return model.Objects{}, nil, []manifests.DocumentError{{File: path, Detail: fmt.Sprintf("URLs are not read: download it first: curl -fsSL %s %s", quoted(path), s.use())}}
+		}
 		if err := unbuilt(path, s.use()); err != nil {
 			return model.Objects{}, nil, []manifests.DocumentError{{File: path, Detail: strings.TrimPrefix(err.Error(), path+": ")}}
 		}
@@ -263,6 +280,7 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 	}
 	var files []manifests.File
 	var errs []manifests.DocumentError
+	read := make(map[string]bool)
 	for _, path := range paths {
 		if path == stdinName {
 			f, err := piped(stdinFile, s.stdin(), reading.Limits)
@@ -281,6 +299,12 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 			continue
 		}
 		more, wrong := manifests.ReadFiles(ctx, path, reading.Limits)
+		more = slices.DeleteFunc(more, func(f manifests.File) bool { // of two paths that overlap
+			name := filepath.Clean(f.Name)
+			known := read[name]
+			read[name] = true
+			return known
+		})
 		files, errs = append(files, more...), append(errs, wrong...)
 	}
 	o, warnings, wrong := reading.ParseFiles(files)
@@ -437,7 +461,7 @@ func (s *Source) Report(stderr io.Writer, p Problems) error {
 	if n := len(p.Bad) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more errors)", n)
 	}
-	return fmt.Errorf("%s%s: fix it, or skip it with --skip-bad; isthmusctl lint lists all", p.Bad[0], more)
+	return fmt.Errorf("%s%s; --skip-bad skips such documents, isthmusctl lint lists all errors", p.Bad[0], more)
 }
 
 // Reader returns a source that reads manifests as objects to apply, with the same flags but --stored.

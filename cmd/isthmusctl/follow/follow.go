@@ -48,9 +48,9 @@ func (o Named) Targets(s *model.Snapshot, services *service.Services) ([]Target,
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
-	ports, err := service.Port(to, o.Port, &protocol)
+	ports, err := cluster.Ports(to, o.Port, &protocol)
 	if err != nil {
-		return nil, cli.Usagef("--port %q: %w", o.Port, err)
+		return nil, err
 	}
 	var all []Target
 	for _, port := range ports {

@@ -44,6 +44,7 @@ whole procedure.`,
 func (o *options) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.from, "from", "", "the network that connects the pods: "+strings.Join(takeover.Networks(), ", "))
+	cli.CompleteFlag(c, "from", takeover.Networks())
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/isthmus", "state directory of the agent")
 	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d", "directory of CNI configurations of the runtime")
 	f.StringVar(&o.cacheDir, "cni-cache-dir", "/var/lib/cni", "directory in which the runtime keeps results of CNI plugins")

@@ -177,6 +177,27 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestEndpointsOf: a pod or a namespace narrows the list, and a pod of another node is not an empty list.
+func TestEndpointsOf(t *testing.T) {
+	n := newNode(t)
+	n.fill()
+	for _, c := range []struct {
+		args      []string
+		status    int
+		has, lack string
+	}{
+		{[]string{"-n", "shop"}, 0, "shop/api ", "bank/"},
+		{[]string{"--pod", "shop/api"}, 0, "shop/api ", "shop/web"},
+		{[]string{"--pod", "shop/nosuch"}, 2, "--pod shop/nosuch: not attached to this node: ask the node on which it runs", "POD"},
+		{[]string{"--pod", "api"}, 2, `--pod "api": give NAMESPACE/NAME`, "POD"},
+	} {
+		status, out, errs := ctl(append(append([]string{"endpoints"}, c.args...), "--socket", n.socket)...)
+		if status != c.status || !strings.Contains(out+errs, c.has) || strings.Contains(out, c.lack) {
+			t.Errorf("%v: exit status %d, %q, %q", c.args, status, out, errs)
+		}
+	}
+}
+
 // TestNotEnforced: a pod that is not under policy is not shown as "in force", and status has a problem.
 func TestNotEnforced(t *testing.T) {
 	n := newNode(t)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -18,6 +19,7 @@ import (
 
 func (e env) endpointsCommand() *cobra.Command {
 	s := &shared{}
+	var namespace, pod string
 	c := &cobra.Command{
 		Use:   "endpoints",
 		Short: "List the pods that are attached to this node",
@@ -26,11 +28,14 @@ func (e env) endpointsCommand() *cobra.Command {
 With -o wide, INGRESS and EGRESS count the decisions of policy on new flows since the pod was attached. The numbers are exact
 on Linux: they do not depend on flow events. A denied packet that is sent again counts again. Windows does not count by pod.
 
-Exit status: 0 the agent answered, 2 there is no answer.`,
+Exit status: 0 the agent answered, 2 there is no answer, or the pod of --pod is not attached to this node.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if err := s.check(); err != nil {
 				return err
+			}
+			if space, name, ok := strings.Cut(pod, "/"); pod != "" && (!ok || space == "" || name == "") {
+				return cli.Usagef("--pod %q: give NAMESPACE/NAME", pod)
 			}
 			var list *isthmusv1.ListEndpointsResponse
 			err := e.ask(c.Context(), s, func(ctx context.Context, agent isthmusv1.InspectClient) (err error) {
@@ -40,6 +45,12 @@ Exit status: 0 the agent answered, 2 there is no answer.`,
 			if err != nil {
 				return err
 			}
+			list.Endpoints = slices.DeleteFunc(list.GetEndpoints(), func(p *isthmusv1.Endpoint) bool {
+				return namespace != "" && p.GetPodNamespace() != namespace || pod != "" && p.GetPodNamespace()+"/"+p.GetPodName() != pod
+			})
+			if pod != "" && len(list.Endpoints) == 0 {
+				return fmt.Errorf("--pod %s: not attached to this node: ask the node on which it runs", pod)
+			}
 			if s.output == "json" || s.output == "yaml" {
 				return writeMessage(e.Stdout, s.output, "Endpoints", list)
 			}
@@ -47,6 +58,8 @@ Exit status: 0 the agent answered, 2 there is no answer.`,
 		}),
 	}
 	s.register(c)
+	c.Flags().StringVarP(&namespace, "namespace", "n", "", "only pods of this namespace")
+	c.Flags().StringVar(&pod, "pod", "", "only this pod, as NAMESPACE/NAME")
 	return c
 }
 

@@ -61,13 +61,15 @@ Exit status: 0 the agent answered, 2 there is no answer.`,
 		}),
 	}
 	f := c.Flags()
-	s.register(c)
-	f.Lookup("output").Usage = "text or json (one object per line)"
+	s.registerConnection(c)
+	cli.RegisterOutput(c, &s.output, "text", "json")
+	f.Lookup("output").Usage = "text, json (one object per line)"
 	f.BoolVarP(&s.follow, "follow", "f", false, "continue until interrupted")
 	f.Uint32Var(&s.last, "last", 100, "maximum number of past events to show; 0 for none")
 	f.StringVar(&s.pod, "pod", "", "only flows with this pod at either end, as NAMESPACE/NAME")
 	f.StringVarP(&s.namespace, "namespace", "n", "", "only flows with a pod of this namespace at either end")
 	f.StringSliceVar(&s.verdicts, "verdict", nil, "only these verdicts: allow, deny (by policy), drop (for another reason), observe (passed, because the pod is observed)")
+	cli.CompleteFlag(c, "verdict", []string{"allow", "deny", "drop", "observe"})
 	return c
 }
 

@@ -29,7 +29,7 @@ func (s *shared) registerConnection(c *cobra.Command) {
 
 func (s *shared) register(c *cobra.Command) {
 	s.registerConnection(c)
-	c.Flags().StringVarP(&s.output, "output", "o", "text", "text, wide, json or yaml")
+	cli.RegisterOutput(c, &s.output, "text", "wide", "json", "yaml")
 }
 
 func (s *shared) check() error {

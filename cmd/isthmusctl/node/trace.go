@@ -29,6 +29,7 @@ func (o *traceOptions) register(c *cobra.Command) {
 	f.StringVar(&o.from, "from", "", "source: namespace/pod, namespace/pod@IP, node:NAME or an address")
 	f.StringVar(&o.to, "to", "", "destination, in the same forms")
 	f.StringVar(&o.protocol, "protocol", "tcp", "tcp, udp, sctp, icmp, icmpv6 or a number")
+	cli.CompleteFlag(c, "protocol", cli.Protocols())
 	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a port name of the destination pod")
 	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
 }

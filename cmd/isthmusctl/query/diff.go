@@ -61,7 +61,7 @@ func (e env) diffCommand() *cobra.Command {
 	o.RegisterAllowEmpty(c)
 	f := c.Flags()
 	f.BoolVar(&o.placeholders, "placeholders", true, "add placeholder pods for policies that differ and select none, to compare their effect")
-	f.BoolVar(&o.onlyOpened, "only-opened", false, "list only flows that are denied before and allowed after")
+	f.BoolVar(&o.onlyOpened, "only-opened", false, "list only flows that are denied before and allowed after; count the others")
 	f.BoolVar(&o.prune, "prune", false, "with one directory: remove all policies of the cluster that it does not have")
 	cli.RegisterOutput(c, &o.output, diffForms...)
 	f.IntVar(&o.limit, "limit", 200, "maximum number of differences that text and markdown show; 0 means all")

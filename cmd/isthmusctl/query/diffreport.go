@@ -28,6 +28,10 @@ type (
 		Policies []string `json:"policies_that_differ"`
 		// OverBlocked lists where a node may deny more than the policies do.
 		OverBlocked []string `json:"over_blocked"`
+		// Unlisted counts the changes that close flows, if only what opens is listed.
+		Unlisted int `json:"closes_not_listed,omitempty"`
+
+		used map[string]bool // policies that are responsible for a change, listed or not
 	}
 	// diffChange reports that flows from every member of From to every member of To on all of
 	// Ports changed, except for those of a pod to itself. From and To name every end. The other
@@ -72,14 +76,19 @@ type (
 
 // compareVersions reports on two versions of a cluster.
 func compareVersions(p *reach.Partition, was, is *model.Snapshot, onlyOpened bool) *diffReport {
-	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
+	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p),
+		used: make(map[string]bool)}
 	r.Policies = reach.Differing(was.SortedPolicies(), is.SortedPolicies())
 	finder := cause.New(p, was, is)
 	for _, c := range p.Changes() {
-		if onlyOpened && c.Is != model.Allow {
-			continue
-		}
 		for _, part := range finder.Split(c) {
+			for _, e := range part.Edits {
+				r.used[e.Origin().String()] = true
+			}
+			if onlyOpened && c.Is != model.Allow {
+				r.Unlisted++
+				continue
+			}
 			r.Changes = append(r.Changes, changeOf(p, part))
 		}
 	}

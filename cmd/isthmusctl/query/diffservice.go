@@ -57,10 +57,15 @@ func (r *diffReport) addServiceChanges(p *reach.Partition, was, is *service.Serv
 			}
 		}
 		slices.Sort(one.From)
-		if key := fmt.Sprint(one); !known[key] && (one.Opens || !onlyOpened) {
-			known[key] = true
+		key := fmt.Sprint(one)
+		switch {
+		case known[key]:
+		case onlyOpened && !one.Opens:
+			r.Unlisted++
+		default:
 			r.ServiceChanges = append(r.ServiceChanges, one)
 		}
+		known[key] = true
 	}
 }
 

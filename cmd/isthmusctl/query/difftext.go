@@ -37,8 +37,11 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	if idle := r.idle(); len(idle) > 0 {
 		fmt.Fprintf(&b, "policies that differ and change no verdict: %s\n", cli.Shorten(idle, maxEnds))
 	}
+	if r.Unlisted > 0 {
+		fmt.Fprintf(&b, "not listed: %d that close flows\n", r.Unlisted)
+	}
 	opens, closes := r.count()
-	fmt.Fprintf(&b, "diff: opens=%d closes=%d changes=%d\n", opens, closes, len(r.Changes)+len(r.ServiceChanges))
+	fmt.Fprintf(&b, "diff: opens=%d closes=%d changes=%d\n", opens, closes, opens+closes)
 	_, err := io.WriteString(out, b.String())
 	return err
 }
@@ -58,23 +61,19 @@ type onlyIn struct {
 	pods []string
 }
 
-// idle are the policies that differ and that are responsible for no change of the report.
+// idle are the policies that differ and that are responsible for no change.
 func (r *diffReport) idle() (all []string) {
-	used := make(map[string]bool)
-	for _, c := range r.Changes {
-		for _, e := range c.Responsible {
-			used[e.Policy] = true
-		}
-	}
 	for _, p := range r.Policies {
-		if !used[p] {
+		if !r.used[p] {
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
+// count counts the changes, also those that are not listed.
 func (r *diffReport) count() (opens, closes int) {
+	closes = r.Unlisted
 	for _, c := range r.Changes {
 		if c.Is == "allow" {
 			opens++
@@ -113,11 +112,13 @@ func (c diffChange) write(b *strings.Builder) {
 func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 	var b strings.Builder
 	opens, closes := r.count()
-	switch {
-	case len(r.Changes)+len(r.ServiceChanges) == 0:
+	if opens+closes == 0 {
 		b.WriteString("### No verdict changes\n")
-	default:
+	} else {
 		fmt.Fprintf(&b, "### Network policy: %d changes open flows, %d close flows\n", opens, closes)
+	}
+	if r.Unlisted > 0 {
+		fmt.Fprintf(&b, "\nNot listed: %d that close flows\n", r.Unlisted)
 	}
 	before := ""
 	for i, c := range r.Changes {

@@ -27,6 +27,7 @@ type explainOptions struct {
 	port      string
 	hns       []string
 	output    string
+	via       string // the node port that leads to the destination, for messages
 }
 
 func (e env) explainCommand() *cobra.Command {
@@ -61,8 +62,9 @@ Exit status: 0 allowed (by a Service: every backend), 1 denied (any backend), 2 
 	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a port name of the destination pod")
 	f.StringSliceVar(&o.hns, "hns", nil, "versions of HNS to check for Windows nodes (default all supported versions)")
 	cli.RegisterOutput(c, &o.output, "text", "wide", "json", "yaml")
-	o.CompletePods(c, "from")
-	o.CompletePods(c, "to")
+	cli.CompleteFlag(c, "protocol", cli.Protocols())
+	o.CompleteEnds(c, "from", false)
+	o.CompleteEnds(c, "to", true)
 	o.CompleteNamespaces(c, "namespace")
 	return c
 }
@@ -96,6 +98,9 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	to, family, err := cluster.Service(services, o.from, o.to, o.namespace)
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
+	}
+	if to == nil {
+		to, family = o.nodePort(s, services)
 	}
 	if to != nil {
 		return e.explainService(c, o, s, services, to, family, versions)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,7 @@ func (o *explainOptions) qualify() error {
 			continue
 		}
 		if o.namespace == "" {
-			return cli.Usagef("%q: give namespace/pod, or the namespace with --namespace", *end)
+			return cli.Usagef("%q: give namespace/pod or an IP address, or the namespace with --namespace", *end)
 		}
 		*end = o.namespace + "/" + *end
 	}
@@ -54,7 +55,7 @@ func (o *explainOptions) podsOfWorkloads(s *model.Snapshot) (notes []string, err
 // explainService answers for every backend of a Service.
 func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapshot, all *service.Services, to *model.Service,
 	family netip.Addr, versions []hns.Version) error {
-	x, err := o.askService(c.Flags().Changed("protocol"), s, all, to, family, versions)
+	x, err := o.askService(c.Flags().Changed("protocol") || o.via != "", s, all, to, family, versions)
 	if err != nil {
 		return err
 	}
@@ -83,25 +84,68 @@ func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *
 		}
 		protocol = &p
 	}
-	ports, err := service.Port(to, o.port, protocol)
+	ports, err := cluster.Ports(to, o.port, protocol)
 	if err != nil {
-		return nil, cli.Usagef("--port %q: %w", o.port, err)
+		return nil, err
 	}
 	x := explain.NewServiceReport(to)
+	x.Via = o.via
 	for _, port := range ports {
 		backends, err := all.Backends(to, port)
 		if err != nil {
 			return nil, fmt.Errorf("--to: %w", err)
 		}
+		if o.via != "" {
+			backends = all.ByNode(to, family, from[0], backends)
+		}
 		for _, b := range backends {
 			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
-			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
+			same := cluster.SameAs(family, b.Addresses)
+			if len(same) == 0 {
+				continue // the nodes forward within a family
+			}
+			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), same, port.Protocol); err != nil {
 				return nil, fmt.Errorf("%s -> %s: %w", o.from, b.Name, err)
 			}
 			x.Add(port, o.ask(s, f, versions))
 		}
 	}
+	if len(x.Backends) == 0 {
+		return nil, fmt.Errorf("--to: no backend of Service %s for %s: %s", x.Service, o.to, noBackend(to, family, o.via))
+	}
 	return x, nil
+}
+
+// noBackend is the reason why none of the backends of a Service gets a connection to an address.
+func noBackend(to *model.Service, family netip.Addr, via string) string {
+	if via != "" && to.KeepsClients {
+		return "externalTrafficPolicy is Local, and none is on this node"
+	}
+	if family.Is6() {
+		return "none has an IPv6 address"
+	}
+	return "none has an IPv4 address"
+}
+
+// nodePort returns the Service to which a node forwards the destination, if that is a port of a node, and the address of
+// the node. It replaces the port by that of the Service.
+func (o *explainOptions) nodePort(s *model.Snapshot, all *service.Services) (*model.Service, netip.Addr) {
+	protocol, wrong := model.ParseProtocol(o.protocol)
+	port, notNumber := strconv.ParseUint(o.port, 10, 16)
+	if wrong != nil || notNumber != nil || strings.Contains(strings.TrimPrefix(o.to, "node:"), "/") {
+		return nil, netip.Addr{}
+	}
+	at, err := ends.Addresses(s, o.to)
+	if err != nil {
+		return nil, netip.Addr{} // explaining the flow finds it, too
+	}
+	to, of := all.AtNode(at[0], protocol, uint16(port))
+	if to == nil {
+		return nil, netip.Addr{}
+	}
+	o.via = fmt.Sprintf("node %s %s %d", strings.TrimPrefix(o.to, "node:"), protocol, port)
+	o.port = strconv.Itoa(int(of.Port))
+	return to, at[0]
 }
 
 // maxBackends is the number of backends that text explains in full; of more it explains the first of each
@@ -115,7 +159,11 @@ func writeService(out io.Writer, x *explain.ServiceReport, wide bool) error {
 	if len(x.Addresses) > 0 {
 		at = strings.Join(x.Addresses, ", ")
 	}
-	fmt.Fprintf(&b, "%s -> Service %s (%s): %s, %d of %d backends denied\n", x.From, x.Service, at, x.Verdict, x.Denied, len(x.Backends))
+	via := ""
+	if x.Via != "" {
+		via = x.Via + " of "
+	}
+	fmt.Fprintf(&b, "%s -> %sService %s (%s): %s, %d of %d backends denied\n", x.From, via, x.Service, at, x.Verdict, x.Denied, len(x.Backends))
 	for _, one := range x.Backends {
 		fmt.Fprintf(&b, "  %-5s  %s %s %d, by port %s\n", one.Verdict, one.To, one.Protocol, one.Port, one.ServicePort)
 	}

@@ -58,6 +58,8 @@ then has a verdict for every backend. The port is one of the Service, by number 
 	f.StringArrayVar(&o.toServices, "to", nil, "columns: the ports of this Service, svc/NAMESPACE/NAME or its address (repeatable)")
 	f.StringVarP(&o.port, "port", "p", "", "show this port only; ports of Services also by name")
 	f.StringVar(&o.protocol, "protocol", "tcp", "protocol of --port; a protocol without ports needs no --port")
+	cli.CompleteFlag(c, "protocol", cli.Protocols())
+	o.CompleteServices(c, "to")
 	f.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "show only pods of these namespaces")
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show pods of all namespaces, which is the default")
 	f.StringSliceVar(&o.froms, "from-namespace", nil, "rows: show only pods of these namespaces")

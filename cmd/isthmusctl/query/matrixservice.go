@@ -43,9 +43,9 @@ func (e env) matrixOfServices(o *matrixOptions, s *model.Snapshot, m *matrix, pr
 		protocol = &p
 	}
 	for _, one := range chosen {
-		ports, err := service.Port(one, o.port, protocol)
+		ports, err := cluster.Ports(one, o.port, protocol)
 		if err != nil && len(o.toServices) > 0 {
-			return cli.Usagef("--port %q: %w", o.port, err)
+			return err
 		}
 		for _, port := range ports {
 			x.routes = append(x.routes, x.services.Route(one, port, o.v6))

@@ -94,7 +94,7 @@ func TestOfflineErrors(t *testing.T) {
 		"no directory":      {"compile -m testdata/none", "open directory"},
 		"no kubeconfig":     {"compile --kubeconfig testdata/none", "read kubeconfig"},
 		"no API server":     {"lint --kubeconfig EMPTY/kubeconfig --timeout 300ms", "connection refused"},
-		"bad document":      {"matrix -m testdata/mistakes", "or skip it with --skip-bad"},
+		"bad document":      {"matrix -m testdata/mistakes", "--skip-bad skips such documents"},
 		"bad document diff": {"diff testdata/mistakes testdata/mixed", "testdata/mistakes: all.yaml"},
 		"no end":            {"explain -m testdata/mixed --from shop/web --port 1", "give both --from and --to"},
 		"no pod":            {"explain -m testdata/mixed --from shop/api --to shop/web --port 1", "no pod shop/api: namespace shop has api-1, api-2"},

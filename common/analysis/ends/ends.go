@@ -27,11 +27,14 @@ func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	}
 	name, only, one := strings.Cut(text, "@")
 	namespace, pod, ok := strings.Cut(name, "/")
-	if !ok || namespace == "" || pod == "" {
+	p, known := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod})
+	switch why := misread(text); {
+	case known:
+	case why != "":
+		return nil, fmt.Errorf("%q: %s", text, why)
+	case !ok || namespace == "" || pod == "":
 		return nil, fmt.Errorf("%q: give namespace/pod, namespace/pod@IP or an IP address", text)
-	}
-	p, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod})
-	if !ok {
+	default:
 		return nil, fmt.Errorf("no pod %s%s", name, similarPods(s, namespace, pod))
 	}
 	ips := p.IPs
@@ -49,6 +52,34 @@ func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("pod %s has no address yet", name)
 	}
 	return ips, nil
+}
+
+// misread says what is wrong with a text that other commands accept as an end.
+func misread(text string) string {
+	kind, _, _ := strings.Cut(text, "/")
+	before, port, colon := cutLast(text, ":")
+	_, notNumber := strconv.Atoi(port)
+	switch _, notRange := netip.ParsePrefix(text); {
+	case notRange == nil:
+		return "a range of addresses is not one end: give an address of it"
+	case strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]"):
+		return "give the address without brackets"
+	case colon && notNumber == nil && (!strings.Contains(before, ":") || strings.HasPrefix(before, "[")):
+		return fmt.Sprintf("give %s here, and the port %s on its own", strings.Trim(before, "[]"), port)
+	case kind == "svc" || kind == "service" || kind == "services":
+		return "a Service is only a destination, of commands that know Services: give a pod"
+	case strings.Contains(text, "://"):
+		return "a URL is not an end: give a pod or an IP address"
+	}
+	return ""
+}
+
+// cutLast cuts a text around the last separator.
+func cutLast(text, separator string) (before, after string, found bool) {
+	if i := strings.LastIndex(text, separator); i >= 0 {
+		return text[:i], text[i+len(separator):], true
+	}
+	return text, "", false
 }
 
 func nodeAddresses(s *model.Snapshot, name string) ([]netip.Addr, error) {
@@ -98,7 +129,14 @@ func SameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.
 			}
 		}
 	}
-	return src, dst, fmt.Errorf("the ends have no addresses of one family for %s: %v and %v", protocol, from, to)
+	return src, dst, fmt.Errorf("the ends have no addresses of one family for %s: %s and %s", protocol, list(from), list(to))
+}
+
+func list(all []netip.Addr) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Trim(fmt.Sprint(all), "[]")
 }
 
 // ErrNoPort means that a protocol with ports needs one.
@@ -121,6 +159,9 @@ func Port(text string, p model.Protocol, to *model.Pod) (uint16, error) {
 			return 0, fmt.Errorf("%d: give a number from 1 to 65535", n)
 		}
 		return uint16(n), nil
+	}
+	if strings.ContainsAny(text, "/:,") {
+		return 0, fmt.Errorf("%q: give one number or name; the protocol has a flag or field of its own", text)
 	}
 	if to == nil {
 		return 0, fmt.Errorf("%q: give a number from 1 to 65535; only pods have named ports", text)

@@ -14,6 +14,8 @@ type ServiceReport struct {
 	From End `json:"from"`
 	// Service is namespace/name.
 	Service string `json:"service"`
+	// Via is the node port that leads to the Service, as "node n1 TCP 30080", if the client calls that.
+	Via string `json:"via,omitempty"`
 	// Addresses are those of the Service; a headless one has none.
 	Addresses []string `json:"addresses"`
 	// Verdict is "allow" if policy allows every backend, else "deny".

@@ -98,6 +98,8 @@ func Port(s *model.Service, text string, protocol *model.Protocol) ([]model.Serv
 		return []model.ServicePort{p}, nil // nothing translates the port
 	}
 	switch {
+	case s.ExternalName != "":
+		return nil, externalName(s)
 	case len(s.Ports) == 0:
 		return nil, fmt.Errorf("no ports in Service %s/%s: give the port of its pods", s.Namespace, s.Name)
 	case len(found) == 0:
@@ -118,7 +120,7 @@ func portText(p model.ServicePort) string {
 // endpoints of its EndpointSlices or, if there are none, the pods that it selects.
 func (t *Services) Backends(s *model.Service, port model.ServicePort) ([]Backend, error) {
 	if s.ExternalName != "" {
-		return nil, fmt.Errorf("no backends of Service %s/%s of type ExternalName: DNS leads to %s, give an address of that", s.Namespace, s.Name, s.ExternalName)
+		return nil, externalName(s)
 	}
 	found, sliced := t.sliced(s, port)
 	if !sliced {
@@ -132,6 +134,10 @@ func (t *Services) Backends(s *model.Service, port model.ServicePort) ([]Backend
 	}
 	slices.SortFunc(found, func(a, b Backend) int { return strings.Compare(a.Name, b.Name) })
 	return found, nil
+}
+
+func externalName(s *model.Service) error {
+	return fmt.Errorf("no backends of Service %s/%s of type ExternalName: DNS leads to %s, give an address of that", s.Namespace, s.Name, s.ExternalName)
 }
 
 // sliced returns the backends of the EndpointSlices, and whether there are slices.

@@ -66,6 +66,11 @@ func servicePorts(o *corev1.Service) (all []model.ServicePort, errs field.ErrorL
 		if port.Port, wrong = servicePortNumber(p.Port, at.Child("port")); wrong != nil {
 			errs = append(errs, wrong)
 		}
+		if p.NodePort != 0 {
+			if port.Node, wrong = servicePortNumber(p.NodePort, at.Child("nodePort")); wrong != nil {
+				errs = append(errs, wrong)
+			}
+		}
 		switch {
 		case p.TargetPort.Type == intstr.String && p.TargetPort.StrVal != "":
 			port.TargetName = p.TargetPort.StrVal

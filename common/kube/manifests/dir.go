@@ -106,7 +106,11 @@ func (r *reader) dir(path, name string) error {
 		return fmt.Errorf("more than %d directories: remove some or raise the limit: %w", r.limits.Directories, errLimit)
 	}
 	entries, err := os.ReadDir(path)
-	if err != nil {
+	switch {
+	case err != nil && name != "":
+		r.note(name, plain("read directory", err).Error())
+		return nil
+	case err != nil:
 		return plain("read directory", err)
 	}
 	r.tree.dirs = append(r.tree.dirs, real)

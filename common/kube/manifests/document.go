@@ -132,9 +132,15 @@ func (d document) explain(err error) error {
 		n, _ := strconv.Atoi(strings.TrimPrefix(s, "line "))
 		return "line " + strconv.Itoa(n+d.base-1)
 	})
+	if strings.HasPrefix(text, "invalid map key") { // the rest is a value of Go
+		text = "a key is a list or an object"
+	}
 	remedy := "write valid YAML"
-	if strings.Contains(text, "already set in map") {
+	switch {
+	case strings.Contains(text, "already set in map"):
 		remedy = "write every key once"
+	case bytes.Contains(d.text, []byte("{{")):
+		remedy = "write valid YAML; if it is a template of Helm or another program, render it first"
 	}
 	return fmt.Errorf("%s: %s", strings.Join(strings.Fields(text), " "), remedy)
 }
