@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
@@ -76,7 +77,7 @@ func newServiceLab(t *testing.T) *lab { return serviceLab(t, newLab(t)) }
 func serviceLab(t *testing.T, l *lab) *lab {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs nft: make test installs it")
+		netns.Missing(t, "needs nft: make test installs it")
 	}
 	l.pod("a", 11)
 	l.pod("b", 12)
