@@ -85,6 +85,7 @@ type client struct {
 // ask runs all clients concurrently. Denied clients count as attacks.
 func (l *lab) ask(all []client) {
 	l.t.Helper()
+	before, denied := l.decided(model.Deny), uint64(0)
 	results := make([]error, len(all))
 	var wait sync.WaitGroup
 	for i, c := range all {
@@ -98,6 +99,7 @@ func (l *lab) ask(all []client) {
 	for i, c := range all {
 		if !c.want {
 			attacks.tried.Add(1)
+			denied++
 		}
 		switch {
 		case c.want && results[i] != nil:
@@ -105,7 +107,12 @@ func (l *lab) ask(all []client) {
 		case !c.want && results[i] == nil:
 			attacks.through.Add(1)
 			l.t.Errorf("got through: %s %s to %s port %d", c.name, c.network, c.to, c.port)
+		case !c.want && !traffic.Silent(results[i]):
+			l.t.Errorf("%s %s to %s port %d: want silence, got %v", c.name, c.network, c.to, c.port, results[i])
 		}
+	}
+	if got := l.decided(model.Deny) - before; got < denied {
+		l.t.Errorf("the node has counted %d denied flows of %d", got, denied)
 	}
 }
 
@@ -180,9 +187,12 @@ func TestAttackMasqueradedConnections(t *testing.T) {
 		var wait sync.WaitGroup
 		for _, c := range flows {
 			wait.Go(func() {
-				if traffic.Exchange(c, silence) == nil {
+				switch err := traffic.Exchange(c, silence); {
+				case err == nil:
 					attacks.through.Add(1)
 					t.Errorf("got through: %s %s to %s after the policy was tightened", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr())
+				case !traffic.Silent(err):
+					t.Errorf("%s %s to %s after the policy was tightened: want silence, got %v", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr(), err)
 				}
 			})
 		}
@@ -211,9 +221,12 @@ func TestAttackMasqueradedPortOfAnotherClient(t *testing.T) {
 			l.forget()
 			attacks.tried.Add(1)
 			denied := from(l.pods["a"])
-			if traffic.Exchange(denied, silence) == nil {
+			switch err := traffic.Exchange(denied, silence); {
+			case err == nil:
 				attacks.through.Add(1)
 				t.Errorf("got through: pod a to %s, by the port of a client that policy allows", f.node)
+			case !traffic.Silent(err):
+				t.Errorf("pod a to %s, by the port of a client that policy allows: want silence, got %v", f.node, err)
 			}
 			denied.Close()
 			l.forget()

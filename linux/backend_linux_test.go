@@ -81,7 +81,7 @@ func TestPolicyReachesLiveConnections(t *testing.T) {
 		}
 		l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
 		if err := traffic.Exchange(c, patience); err != nil {
-			t.Logf("%s: after the policy was given back: %v", to, err)
+			t.Errorf("%s: after the policy was given back: %v", to, err)
 		}
 	}
 }

@@ -293,6 +293,14 @@ const (
 	patience = 20 * time.Second
 )
 
+// decided returns how many new flows the node has decided this way so far, in both directions.
+func (l *lab) decided(v model.Verdict) uint64 {
+	l.t.Helper()
+	c, err := l.backend.Counters(context.Background())
+	l.must(err)
+	return c.Verdicts[model.Ingress][v] + c.Verdicts[model.Egress][v]
+}
+
 func (l *lab) allowed(from *netns.NS, network, to string, port uint16) {
 	l.t.Helper()
 	if err := reach(from, network, to, port, patience); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
@@ -76,7 +77,7 @@ func newServiceLab(t *testing.T) *lab { return serviceLab(t, newLab(t)) }
 func serviceLab(t *testing.T, l *lab) *lab {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs nft: make test installs it")
+		netns.Missing(t, "needs nft: make test installs it")
 	}
 	l.pod("a", 11)
 	l.pod("b", 12)
@@ -116,6 +117,7 @@ type try struct {
 // attempt makes all attempts concurrently.
 func (l *lab) attempt(tries []try) {
 	l.t.Helper()
+	before, denied := l.decided(model.Deny), uint64(0)
 	results := make([]error, len(tries))
 	var wait sync.WaitGroup
 	for i, t := range tries {
@@ -130,6 +132,15 @@ func (l *lab) attempt(tries []try) {
 		if got := results[i] == nil; got != t.want {
 			l.t.Errorf("%s from %s to %s port %d: allowed %t, want %t (%v)", t.network, t.from, t.to, t.port, got, t.want, results[i])
 		}
+		if !t.want {
+			denied++
+			if results[i] != nil && !traffic.Silent(results[i]) {
+				l.t.Errorf("%s from %s to %s port %d: want silence, got %v", t.network, t.from, t.to, t.port, results[i])
+			}
+		}
+	}
+	if got := l.decided(model.Deny) - before; got < denied {
+		l.t.Errorf("the node has counted %d denied flows of %d", got, denied)
 	}
 }
 

@@ -84,6 +84,7 @@ func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction,
 	c.t.Helper()
 	c.checks += len(ports)
 	if at, open := opened(c.may[id], id, rules, d, remote, ports); open {
+		c.open.Add(1)
 		c.t.Errorf("%s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(c.may[id]), c.fake.Dump())
 	}
 }
@@ -148,6 +149,7 @@ func (c *churn) between(endpoint string) {
 		}
 		for _, d := range model.Directions {
 			if at, open := opened(p.may[id], id, rules, d, remote, ports); open {
+				c.open.Add(1)
 				c.t.Errorf("within a write of ACLs %s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(p.may[id]), c.fake.Dump())
 				return
 			}

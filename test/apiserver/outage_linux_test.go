@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -131,7 +132,7 @@ func (o *outage) expect(from, to string, want model.Verdict, patience time.Durat
 				limit = 2 * time.Second
 			}
 			_, err := a.ask(model.UDP, at, limit)
-			if (err == nil) == (want == model.Allow) {
+			if want == model.Allow && err == nil || want == model.Deny && errors.Is(err, errSilence) {
 				break
 			}
 			if time.Now().After(deadline) {

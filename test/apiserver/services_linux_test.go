@@ -293,7 +293,7 @@ func (c *call) try(w want) error {
 	for n := range tries {
 		patience := 250 * time.Millisecond
 		if w.denied == 0 && len(w.allowed) > 0 {
-			patience = 2 * time.Second
+			patience = waiting
 		}
 		got, err := c.ask(patience)
 		seen, expected := w.allowed[got.name]
@@ -311,7 +311,7 @@ func (c *call) try(w want) error {
 		default:
 			heard[got.name] = true
 		}
-		if w.denied == 0 && silent > 1 && len(w.allowed) > 0 {
+		if w.denied == 0 && silent > 0 && len(w.allowed) > 0 {
 			return fmt.Errorf("silence, want an answer of %v", w.allowed)
 		}
 		if len(heard) == len(w.allowed) && (w.denied == 0 || silent > 0) && (len(w.allowed) > 0 || n+1 >= min(w.denied, 2)) {

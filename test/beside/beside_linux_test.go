@@ -284,7 +284,7 @@ func (b *bench) observed(name string) {
 		}
 		f.Want = model.Allow
 	}
-	if err := b.cluster.Try(ctx, flows, func(int) {}); err != nil {
+	if err := b.cluster.Open(ctx, flows, func(int) {}); err != nil {
 		b.t.Fatal(err)
 	}
 	for _, f := range flows {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +66,9 @@ type Cluster struct {
 	kubeconfig string
 	pods       []*Pod
 	servers    traffic.Servers
+
+	mu    sync.Mutex
+	tried map[netip.Addr]int // flows by their source
 }
 
 // New makes the fabric and the namespaces of the nodes. It starts no process.

@@ -359,6 +359,8 @@ func sees(t *testing.T, from *netns.NS, to, want netip.Addr, denied bool) {
 		switch {
 		case denied && err == nil:
 			t.Errorf("%s from %s to %s gets through, seen as %s", protocol, want, to, got)
+		case denied && !traffic.Silent(err):
+			t.Errorf("%s from %s to %s: %v, want silence", protocol, want, to, err)
 		case !denied && err != nil:
 			t.Errorf("%s from %s to %s: %v", protocol, want, to, err)
 		case !denied && got != want:

@@ -10,7 +10,9 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -173,30 +175,18 @@ func TestForwardingChanges(t *testing.T) {
 			past(t, c, "a policy that changes", func() { underPolicy(t, c, client.NS, netip.AddrPortFrom(address(server, v6), 7000)) })
 		}
 	})
-	restart := func(flags ...string) func() {
-		return func() {
-			c.SetAgentFlags(flags...)
-			for _, n := range c.Nodes {
-				if err := n.Restart(t.Context(), syscall.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
-			}
-			time.Sleep(2 * time.Second) // until each has reconciled its devices
-		}
-	}
 	for _, step := range []struct {
-		name   string
-		change func()
-		direct bool
+		name, flags    string
+		direct, fabric bool // fabric: the change is one of the fabric
 	}{
-		{"the same", restart("--fabric=routes"), true},
-		{"stack", restart("--fabric=routes", "--forwarding=stack"), false},
-		{"direct again", restart("--fabric=routes"), true},
-		{"vxlan", restart("--fabric=vxlan"), true},
-		{"routes again", restart("--fabric=routes"), true},
+		{"the same", "--fabric=routes", true, false},
+		{"stack", "--fabric=routes --forwarding=stack", false, false},
+		{"direct again", "--fabric=routes", true, false},
+		{"vxlan", "--fabric=vxlan", true, true},
+		{"routes again", "--fabric=routes", true, true},
 	} {
 		t.Run(step.name, func(t *testing.T) {
-			keepsAll(t, client, server, step.change, step.name == "vxlan" || step.name == "routes again")
+			keepsAll(t, client, server, step.fabric, func() time.Duration { return restarted(t, c, strings.Fields(step.flags), step.fabric) })
 			for _, v6 := range []bool{false, true} {
 				awaitFastPath(t, c, client.NS, address(server, v6), step.direct)
 				sees(t, client.NS, address(server, v6), address(client, v6), false)
@@ -207,6 +197,33 @@ func TestForwardingChanges(t *testing.T) {
 	t.Run("IPsec", func(t *testing.T) { forwardingWithIPsec(t, c, client, server) })
 	t.Run("smaller MTU", func(t *testing.T) { forwardingOfSmallerMTU(t, c, client, server) })
 	t.Run("devices", func(t *testing.T) { forwardingWithoutFabric(t, c) })
+}
+
+// restarted replaces the agents by agents with other flags: one after the other, or, if they change the fabric, all at
+// once. It returns the time between the first and the last one that was ready in the second case.
+func restarted(t *testing.T, c *cluster.Cluster, flags []string, fabric bool) (apart time.Duration) {
+	t.Helper()
+	c.SetAgentFlags(flags...)
+	ready, errs := make([]time.Time, len(c.Nodes)), make([]error, len(c.Nodes))
+	var restarts sync.WaitGroup
+	for i, n := range c.Nodes {
+		restarts.Go(func() {
+			errs[i] = n.Restart(t.Context(), syscall.SIGKILL)
+			ready[i] = time.Now()
+		})
+		if !fabric {
+			restarts.Wait()
+		}
+	}
+	restarts.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second) // until each has reconciled its devices
+	if !fabric {
+		return 0
+	}
+	return slices.MaxFunc(ready, time.Time.Compare).Sub(slices.MinFunc(ready, time.Time.Compare))
 }
 
 // forwardingWithIPsec adds an IPsec policy to the node of the client: packets take the slow path until it is gone.

@@ -162,7 +162,7 @@ func (c *Cluster) attempt(ctx context.Context, f *Flow) *attempts {
 			begun := time.Now()
 			a.wg.Go(func() {
 				defer func() { <-limit }()
-				v, err := connect(ctx, f, 60*time.Millisecond)
+				v, err := connect(ctx, f.traffic(), 60*time.Millisecond)
 				if err == nil && v == model.Allow {
 					a.mu.Lock()
 					defer a.mu.Unlock()

@@ -217,27 +217,3 @@ func (c *Cluster) ServeAt(p *Pod, at Port) error {
 	}
 	return nil
 }
-
-// Settle waits until every agent enforces the current manifests.
-func (c *Cluster) Settle(ctx context.Context) error {
-	written := time.Now()
-	deadline := written.Add(patience)
-	for _, n := range c.Nodes {
-		for {
-			s, err := n.Status(ctx)
-			serious := slices.DeleteFunc(s.GetProblems(), func(p string) bool { return strings.HasPrefix(p, "warning: ") })
-			if err == nil && len(serious) == 0 && s.AppliedUnixNano > written.UnixNano() {
-				break
-			}
-			// A change that does not affect a node is in force there too; agents read changes immediately.
-			if err == nil && len(serious) == 0 && time.Since(written) > time.Second {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("node %s has not taken the manifests in: %v %v", n.Name, err, serious)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
-	return nil
-}

@@ -340,5 +340,5 @@ func TestRulesAgree(t *testing.T) {
 	if rules < 5 {
 		t.Errorf("only %d rules have decided: %v", rules, l.want)
 	}
-	t.Logf("rules: counted=%d decisions=%d changes=2 differ=0", rules, flows)
+	t.Logf("rules: counted=%d decisions=%d changes=2", rules, flows)
 }

@@ -17,8 +17,8 @@ func (f *Flow) traffic() traffic.Flow {
 }
 
 // connect reports whether a new flow is answered. Only silence counts as denied; any other failure is an error.
-func connect(ctx context.Context, f *Flow, patience time.Duration) (model.Verdict, error) {
-	switch err := f.traffic().Try(ctx, patience); {
+func connect(ctx context.Context, f traffic.Flow, patience time.Duration) (model.Verdict, error) {
+	switch err := f.Try(ctx, patience); {
 	case err == nil:
 		return model.Allow, nil
 	case traffic.Silent(err):

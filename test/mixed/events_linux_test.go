@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 // explanations are the events of denied flows that the agents of all nodes reported, as isthmusctl events prints them.
 type explanations struct {
+	t      *testing.T
 	mu     sync.Mutex
 	events map[denial]string // the last cause
 	missed uint64
@@ -49,7 +51,7 @@ type event struct {
 // follow starts to follow the events of all nodes, until the test ends.
 func follow(t *testing.T, c *cluster.Cluster, bin string) *explanations {
 	t.Helper()
-	x := &explanations{events: make(map[denial]string)}
+	x := &explanations{t: t, events: make(map[denial]string)}
 	following, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	t.Cleanup(func() {
@@ -70,16 +72,16 @@ func follow(t *testing.T, c *cluster.Cluster, bin string) *explanations {
 		if err := n.NS.Do(cmd.Start); err != nil {
 			t.Fatal(err)
 		}
-		done.Go(func() { x.read(n.Name, bufio.NewScanner(out), cmd) })
+		done.Go(func() { x.read(following, n.Name, bufio.NewScanner(out), cmd) })
 	}
 	return x
 }
 
-func (x *explanations) read(node string, lines *bufio.Scanner, cmd *exec.Cmd) {
+func (x *explanations) read(following context.Context, node string, lines *bufio.Scanner, cmd *exec.Cmd) {
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			fmt.Fprintf(os.Stderr, "node %s: line %q: %v\n", node, lines.Text(), err)
+			x.t.Errorf("node %s: line %q: %v", node, lines.Text(), err)
 			continue
 		}
 		d := e.Event
@@ -88,7 +90,10 @@ func (x *explanations) read(node string, lines *bufio.Scanner, cmd *exec.Cmd) {
 		x.missed += e.Missed
 		x.mu.Unlock()
 	}
-	_ = cmd.Wait() // it is killed
+	err := lines.Err()
+	if waited := cmd.Wait(); following.Err() == nil { // afterwards it is killed
+		x.t.Errorf("node %s: isthmusctl events ended: %v, %v", node, err, waited)
+	}
 }
 
 // forget forgets what earlier policies decided.
@@ -98,42 +103,27 @@ func (x *explanations) forget() {
 	clear(x.events)
 }
 
-// explain compares the events of denied flows with the causes of the reference. A flow that an earlier policy denied
-// too may have been tried before the agent knew the last policy, so flows without the wanted event are tried again. It
-// returns the number of explained flows, and a line for each other.
-func (x *explanations) explain(ctx context.Context, c *cluster.Cluster, flows []*cluster.Flow) (n int, wrong []string, err error) {
-	var denied []*cluster.Flow
-	for _, f := range flows {
-		if f.Got == model.Deny {
-			denied = append(denied, f)
-		}
-	}
-	rest := denied
-	for deadline := time.Now().Add(40 * time.Second); ; {
-		rest, wrong = x.wait(rest)
-		if len(rest) == 0 || time.Now().After(deadline) {
-			return len(denied) - len(rest), wrong, nil
-		}
-		if err := c.Try(ctx, rest, func(int) {}); err != nil {
-			return 0, nil, err
-		}
-	}
-}
-
-// eventPatience is how long events may take, on a busy machine, before flows are tried again.
-const eventPatience = 3 * time.Second
-
-// wait waits for events, and returns the flows without the wanted one.
-func (x *explanations) wait(flows []*cluster.Flow) (rest []*cluster.Flow, wrong []string) {
+// explain compares the events of denied flows with the causes of the reference. It returns the number of explained
+// flows, and a line for each other. No event may be missing.
+func (x *explanations) explain(flows []*cluster.Flow) (n int, wrong []string) {
+	denied := slices.DeleteFunc(slices.Clone(flows), func(f *cluster.Flow) bool { return f.Got != model.Deny })
 	for deadline := time.Now().Add(eventPatience); ; time.Sleep(50 * time.Millisecond) {
-		rest, wrong = x.compare(flows)
-		if len(rest) == 0 || time.Now().After(deadline) {
-			return rest, wrong
+		if wrong = x.compare(denied); len(wrong) == 0 || time.Now().After(deadline) {
+			break
 		}
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.missed > 0 {
+		x.t.Errorf("%d events were skipped: the reader was too slow", x.missed)
+	}
+	return len(denied) - len(wrong), wrong
 }
 
-func (x *explanations) compare(flows []*cluster.Flow) (rest []*cluster.Flow, wrong []string) {
+// eventPatience is how long events may take, on a busy machine.
+const eventPatience = 20 * time.Second
+
+func (x *explanations) compare(flows []*cluster.Flow) (wrong []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, f := range flows {
@@ -143,8 +133,8 @@ func (x *explanations) compare(flows []*cluster.Flow) (rest []*cluster.Flow, wro
 		}
 		d := denial{pod.Node.Name, pod.Namespace, pod.Name, direction.String(), f.Src.String(), f.Dst.String(), f.Protocol.String(), uint32(f.Port)}
 		if got, ok := x.events[d]; !ok || got != cause.String() {
-			rest, wrong = append(rest, f), append(wrong, fmt.Sprintf("%+v: event says %q, want %q", d, got, cause))
+			wrong = append(wrong, fmt.Sprintf("%+v: event says %q, want %q", d, got, cause))
 		}
 	}
-	return rest, wrong
+	return wrong
 }

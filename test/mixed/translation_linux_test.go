@@ -51,22 +51,40 @@ func TestTranslation(t *testing.T) {
 		servers.Greet(win.NS, netip.AddrPortFrom(win.IPs[0], 7100), traffic.WhoAmI)); err != nil {
 		t.Fatal(err)
 	}
+	settle := func() {
+		t.Helper()
+		if err := c.Settle(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
 	check := func(what string, from *netns.NS, to netip.Addr, port uint16, want netip.Addr) {
 		t.Helper()
 		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
-			var got netip.Addr
-			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-				got, _ = traffic.Flow{NS: from, To: netip.AddrPortFrom(to, port), Protocol: protocol}.Seen(time.Second)
-				if got == want {
-					break
-				}
-			}
-			if got != want {
-				t.Errorf("%s by %s: seen as %s, want %s", what, protocol, got, want)
+			if got, err := (traffic.Flow{NS: from, To: netip.AddrPortFrom(to, port), Protocol: protocol}).Seen(20 * time.Second); got != want {
+				t.Errorf("%s by %s: seen as %s, want %s: %v", what, protocol, got, want, err)
 			}
 		}
 	}
-	none, node := netip.Addr{}, windows.Addresses()[0]
+	node := windows.Addresses()[0]
+	// denied checks that nothing of the Linux pod arrives behind the host port. An allowed flow on the same path does.
+	denied := func() {
+		t.Helper()
+		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+			before := servers.Arrived(netip.AddrPortFrom(win.IPs[0], 7100), protocol)
+			for range 3 {
+				if got, err := (traffic.Flow{NS: lin.NS, To: netip.AddrPortFrom(node, 8100), Protocol: protocol}).Seen(time.Second); err == nil || !traffic.Silent(err) {
+					t.Errorf("denied Linux pod to a host port by %s: seen as %s, %v, want silence", protocol, got, err)
+				}
+			}
+			if got, err := (traffic.Flow{NS: outside, To: netip.AddrPortFrom(node, 8100), Protocol: protocol}).Seen(20 * time.Second); got != world[0] {
+				t.Errorf("allowed outside to a host port by %s: seen as %s, want %s: %v", protocol, got, world[0], err)
+			}
+			if n := servers.Arrived(netip.AddrPortFrom(win.IPs[0], 7100), protocol) - before; n != 1 {
+				t.Errorf("denied Linux pod to a host port by %s: with the allowed flow %d arrived, want 1", protocol, n)
+			}
+		}
+	}
+	settle()
 	check("Windows pod to the outside", win.NS, world[0], 7100, node)
 	check("Windows pod to a Linux pod", win.NS, lin.IPs[0], 7100, win.IPs[0])
 	check("Linux pod to a Windows pod", lin.NS, win.IPs[0], 7100, lin.IPs[0])
@@ -83,8 +101,8 @@ spec: {podSelector: {matchLabels: {app: win}}, ingress: [{from: [{ipBlock: {cidr
 `, world[0])); err != nil {
 		t.Fatal(err)
 	}
-	check("denied Linux pod to a host port", lin.NS, node, 8100, none)
-	check("allowed outside to a host port", outside, node, 8100, world[0])
+	settle()
+	denied()
 	check("the denied pod's own connections", win.NS, lin.IPs[0], 7100, win.IPs[0])
 }
 

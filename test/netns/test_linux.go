@@ -27,3 +27,13 @@ func ForTest(t testing.TB) *NS {
 	})
 	return ns
 }
+
+// Missing ends a test because of a missing tool. In the suites that install every tool (test/run sets ISTHMUS_TOOLS) the
+// test fails; otherwise it is skipped.
+func Missing(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv("ISTHMUS_TOOLS") != "" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}

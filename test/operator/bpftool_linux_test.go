@@ -5,6 +5,7 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 	"github.com/isthmus-net/isthmus/test/console"
+	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // page is the document whose commands TestBPFTool runs.
@@ -66,7 +69,7 @@ func inNode(t *testing.T, c *cluster.Cluster, n *cluster.Node, script string) (s
 func TestBPFTool(t *testing.T) {
 	if _, err := exec.LookPath("bpftool"); err != nil {
 		if _, err := os.Stat("/usr/sbin/bpftool"); err != nil {
-			t.Skip("needs bpftool: make deps installs it")
+			netns.Missing(t, "needs bpftool: make deps installs it")
 		}
 	}
 	text, err := os.ReadFile(page)
@@ -163,6 +166,9 @@ func openFlows(t *testing.T, pods map[string]*cluster.Pod) {
 		denied, err := net.DialTimeout("tcp4", l.Addr().String(), 300*time.Millisecond)
 		if err == nil {
 			return errors.Join(errors.New("policy does not deny shop/db"), denied.Close())
+		}
+		if !traffic.Silent(err) {
+			return fmt.Errorf("shop/db to shop/api: %w, want silence", err)
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -60,13 +61,18 @@ func (c *collector) records() (list []received) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for _, l := range c.logs {
-		for _, resource := range l.ResourceLogs().All() {
-			for _, scope := range resource.ScopeLogs().All() {
-				for _, r := range scope.LogRecords().All() {
-					list = append(list, received{event: r.EventName(), severity: r.SeverityText(), number: r.SeverityNumber(), body: text(r.Body()),
-						at: r.Timestamp().AsTime(), observed: r.ObservedTimestamp().AsTime(), attributes: r.Attributes().AsRaw(),
-						resource: resource.Resource().Attributes().AsRaw(), scope: scope.Scope().Name() + " " + scope.Scope().Version()})
-				}
+		list = append(list, recordsOf(l)...)
+	}
+	return list
+}
+
+func recordsOf(l plog.Logs) (list []received) {
+	for _, resource := range l.ResourceLogs().All() {
+		for _, scope := range resource.ScopeLogs().All() {
+			for _, r := range scope.LogRecords().All() {
+				list = append(list, received{event: r.EventName(), severity: r.SeverityText(), number: r.SeverityNumber(), body: text(r.Body()),
+					at: r.Timestamp().AsTime(), observed: r.ObservedTimestamp().AsTime(), attributes: r.Attributes().AsRaw(),
+					resource: resource.Resource().Attributes().AsRaw(), scope: scope.Scope().Name() + " " + scope.Scope().Version()})
 			}
 		}
 	}
@@ -211,20 +217,25 @@ func TestMany(t *testing.T) {
 	if len(want) > 0 || c.calls < 3 {
 		t.Errorf("%d records are missing after %d calls", len(want), c.calls)
 	}
-	encoded := 0
+	var again []received
 	for _, l := range c.logs {
 		text, err := (&plog.JSONMarshaler{}).MarshalLogs(l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := (&plog.JSONUnmarshaler{}).UnmarshalLogs(text)
+		decoded, err := (&plog.JSONUnmarshaler{}).UnmarshalLogs(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		encoded += again.LogRecordCount()
+		again = append(again, recordsOf(decoded)...)
 	}
-	if encoded != len(list) {
-		t.Errorf("%d records after JSON, want %d", encoded, len(list))
+	if len(again) != len(list) {
+		t.Fatalf("%d records after JSON, want %d", len(again), len(list))
 	}
-	fmt.Printf("otlp: records=%d calls=%d decoded with pdata, differ=0\n", encoded, c.calls)
+	for i, r := range again {
+		if !reflect.DeepEqual(r, got[i]) {
+			t.Fatalf("after JSON record %d is %+v, want %+v", i, r, got[i])
+		}
+	}
+	fmt.Printf("otlp: records=%d calls=%d, each decoded with pdata, and again after JSON\n", len(again), c.calls)
 }

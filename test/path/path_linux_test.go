@@ -264,7 +264,7 @@ func check(t *testing.T, r *Runner, seed uint64, steps []Step) {
 
 func summarize(t *testing.T, all *Totals, took time.Duration) {
 	t.Helper()
-	line := fmt.Sprintf("path: sequences=%d packets=%d runs=%d either=0 bypass=%d loss=%d detour=%d epoch=%d", all.Sequences, all.Packets, runs(all),
+	line := fmt.Sprintf("path: sequences=%d packets=%d runs=%d bypass=%d loss=%d detour=%d epoch=%d", all.Sequences, all.Packets, runs(all),
 		all.Found["bypass"], all.Found["loss"], all.Found["detour"], all.Found["epoch"])
 	if all.Evicted > 0 {
 		line += fmt.Sprintf(" table=%d evicted=%d", all.Found["table"], all.Evicted)

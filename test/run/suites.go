@@ -55,16 +55,18 @@ func suites() []suite {
 
 // wholeSuites returns the suites of a change and of a release.
 func wholeSuites() []suite {
-	reports := reportFiles()
+	whole := environment()
 	return []suite{
 		{name: "check", summary: true, steps: []step{
-			{packages: []string{"./..."}, flags: []string{"-short"}},
+			{packages: []string{"./..."}, except: []string{"cni"}, flags: []string{"-short"}},
+			// Its tests run the plugin, which they build: results in the cache may be those of another plugin.
+			{packages: []string{"./cni"}, flags: []string{"-count=1", "-short"}},
 		}},
 		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: []step{
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
 			// they compute, so more of them run than there are processors.
 			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
-				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: reports},
+				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: whole},
 			underWine(),
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m"}},
 		}},
@@ -80,16 +82,16 @@ func wholeSuites() []suite {
 // systemSuites returns the suites that run a part of the product against a system: Windows calls, an API server, a
 // cluster, networks of others.
 func systemSuites() []suite {
-	reports := reportFiles()
+	whole := environment()
 	wine := ""
 	if w := os.Getenv("WINE"); w != "" && w != "0" {
 		wine = "1"
 	}
 	return []suite{
 		{name: "windows", summary: true, reports: []report{windowsReport}, steps: []step{
-			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
+			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: whole},
 			underWine(),
-			{packages: []string{"./test/wine/units"}, flags: []string{"-count=1", "-timeout=20m"}, env: append([]string{"ISTHMUS_WINE_UNITS=1"}, reports...)},
+			{packages: []string{"./test/wine/units"}, flags: []string{"-count=1", "-timeout=20m"}, env: append([]string{"ISTHMUS_WINE_UNITS=1"}, whole...)},
 		}},
 		{name: "api", summary: true, steps: []step{
 			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-timeout=30m"}},
@@ -98,13 +100,13 @@ func systemSuites() []suite {
 			{packages: []string{"./test/quickstart"}, flags: []string{"-count=1", "-timeout=60m", "-v"}, env: []string{"ISTHMUS_CLUSTER=1"}},
 		}},
 		{name: "attack", summary: true, reports: []report{attackReport}, steps: []step{
-			{packages: []string{"./linux"}, flags: []string{"-count=1", "-timeout=20m", "-run=^TestAttack"}, env: reports},
+			{packages: []string{"./linux"}, flags: []string{"-count=1", "-timeout=20m", "-run=^TestAttack"}, env: whole},
 		}},
 		{name: "alerts", steps: []step{
 			{packages: []string{"./test/monitoring"}, flags: []string{"-count=1", "-timeout=10m"}},
 		}},
 		{name: "race", summary: true, steps: []step{
-			{packages: concurrent, flags: []string{"-race", "-short", "-timeout=5m"}, env: []string{"CGO_ENABLED=1"}},
+			{packages: concurrent, flags: []string{"-count=1", "-race", "-short", "-timeout=5m"}, env: []string{"CGO_ENABLED=1"}},
 		}},
 		{name: "churn", steps: []step{
 			{packages: []string{"./windows"}, flags: []string{"-count=1", "-timeout=30m", "-v", "-run=^TestChurnUnderFaults$"},
@@ -177,9 +179,11 @@ func fuzzSuites() []suite {
 	}
 }
 
-// reportFiles returns the variables that tell tests where to write reports.
-func reportFiles() []string {
+// environment returns the variables of suites for which make installs every tool: that a test fails if one is missing,
+// and where tests write reports.
+func environment() []string {
 	return []string{
+		"ISTHMUS_TOOLS=all",
 		"ISTHMUS_WINDOWS_SUMMARY=" + absolute("build/windows"),
 		"ISTHMUS_ATTACK_SUMMARY=" + absolute("build/attack/line"),
 	}

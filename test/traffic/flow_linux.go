@@ -23,6 +23,7 @@ import (
 type Flow struct {
 	NS       *netns.NS
 	From     netip.Addr // if invalid, the kernel chooses
+	FromPort uint16     // 0 for any; another one needs From
 	To       netip.AddrPort
 	Protocol model.Protocol
 }
@@ -31,9 +32,10 @@ type Flow struct {
 func (f Flow) Dial(ctx context.Context, patience time.Duration) (c net.Conn, err error) {
 	d := net.Dialer{Timeout: patience}
 	if f.From.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.From, 0))
+		from := netip.AddrPortFrom(f.From, f.FromPort)
+		d.LocalAddr = net.TCPAddrFromAddrPort(from)
 		if f.Protocol == model.UDP {
-			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.From, 0))
+			d.LocalAddr = net.UDPAddrFromAddrPort(from)
 		}
 	}
 	err = f.NS.Do(func() (err error) {
@@ -61,7 +63,7 @@ func (f Flow) Try(ctx context.Context, patience time.Duration) error {
 // Init sends an SCTP INIT and returns the content of the server's answer. A nil namespace is that of this process.
 func (f Flow) Init(patience time.Duration) (answer []byte, err error) {
 	err = within(f.NS, func() (err error) {
-		answer, err = initSCTP(f.From, f.To, patience)
+		answer, err = initSCTP(netip.AddrPortFrom(f.From, f.FromPort), f.To, patience)
 		return err
 	})
 	return answer, err

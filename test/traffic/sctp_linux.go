@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -11,6 +12,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -43,7 +45,7 @@ func (s *Servers) SCTP(ns *netns.NS, at netip.AddrPort, answer func(client netip
 	if err != nil {
 		return err
 	}
-	s.add(pc)
+	arrived := s.add(pc, at, model.SCTP)
 	go func() {
 		for buf := make([]byte, 2048); ; {
 			n, from, err := pc.ReadFrom(buf)
@@ -53,6 +55,7 @@ func (s *Servers) SCTP(ns *netns.NS, at netip.AddrPort, answer func(client netip
 			if err != nil || n < sctpHeader+sctpChunk || buf[sctpHeader] != sctpInit || binary.BigEndian.Uint16(buf[2:]) != at.Port() {
 				continue
 			}
+			arrived.Add(1)
 			client, _ := netip.ParseAddr(from.String())
 			tag := binary.BigEndian.Uint32(buf[sctpHeader+4:])
 			pc.WriteTo(sctpPacket(sctpInitAck, at.Port(), binary.BigEndian.Uint16(buf), tag, rand.Uint32()|1, answer(client.Unmap())), from)
@@ -61,15 +64,15 @@ func (s *Servers) SCTP(ns *netns.NS, at netip.AddrPort, answer func(client netip
 	return nil
 }
 
-// initSCTP sends an INIT and returns the cookie of the INIT ACK. Call it in the client's namespace.
-func initSCTP(from netip.Addr, to netip.AddrPort, patience time.Duration) ([]byte, error) {
-	pc, err := listenSCTP(from)
+// initSCTP sends an INIT and returns the cookie of the INIT ACK. Call it in the client's namespace. Port 0 is any.
+func initSCTP(at, to netip.AddrPort, patience time.Duration) ([]byte, error) {
+	pc, err := listenSCTP(at.Addr())
 	if err != nil {
 		return nil, err
 	}
 	defer pc.Close()
 	pc.SetDeadline(time.Now().Add(patience))
-	port, tag := uint16(32768+rand.IntN(28000)), rand.Uint32()|1
+	port, tag := cmp.Or(at.Port(), uint16(32768+rand.IntN(28000))), rand.Uint32()|1
 	if _, err := pc.WriteTo(sctpPacket(sctpInit, port, to.Port(), 0, tag, nil), &net.IPAddr{IP: to.Addr().AsSlice()}); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -18,8 +19,14 @@ import (
 // Servers answer flows in network namespaces until Close. The zero value has no servers. An unspecified IPv6
 // address means all addresses of both IP versions.
 type Servers struct {
-	mu   sync.Mutex
-	open []io.Closer
+	mu      sync.Mutex
+	open    []io.Closer
+	arrived map[listener]*atomic.Uint64
+}
+
+type listener struct {
+	at       netip.AddrPort
+	protocol model.Protocol
 }
 
 // ServersFor returns servers that end with a test.
@@ -41,10 +48,31 @@ func (s *Servers) Close() error {
 	return errors.Join(errs...)
 }
 
-func (s *Servers) add(c io.Closer) {
+// add keeps a server, and returns the counter of what arrives there.
+func (s *Servers) add(c io.Closer, at netip.AddrPort, p model.Protocol) *atomic.Uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open = append(s.open, c)
+	if s.arrived == nil {
+		s.arrived = make(map[listener]*atomic.Uint64)
+	}
+	n := s.arrived[listener{at, p}]
+	if n == nil {
+		n = new(atomic.Uint64)
+		s.arrived[listener{at, p}] = n
+	}
+	return n
+}
+
+// Arrived returns how many connections, datagrams or INITs have arrived at a server so far. The server reads in the
+// order of arrival: after it has answered a later one, the number includes all earlier ones.
+func (s *Servers) Arrived(at netip.AddrPort, p model.Protocol) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.arrived[listener{at, p}]; n != nil {
+		return n.Load()
+	}
+	return 0
 }
 
 // Echo returns what it receives, by each of the protocols. By SCTP it answers an INIT.
@@ -91,13 +119,14 @@ func (s *Servers) TCP(ns *netns.NS, at netip.AddrPort, handle func(net.Conn)) er
 	if err != nil {
 		return err
 	}
-	s.add(ln)
+	arrived := s.add(ln, at, model.TCP)
 	go func() {
 		for {
 			c, err := ln.Accept()
 			if err != nil {
 				return
 			}
+			arrived.Add(1)
 			go func() {
 				defer c.Close()
 				handle(c)
@@ -117,7 +146,7 @@ func (s *Servers) UDP(ns *netns.NS, at netip.AddrPort, answer func(client netip.
 	if err != nil {
 		return err
 	}
-	s.add(pc)
+	arrived := s.add(pc, at, model.UDP)
 	go func() {
 		for buf := make([]byte, 1<<16); ; {
 			n, from, err := pc.ReadFromUDPAddrPort(buf)
@@ -125,6 +154,7 @@ func (s *Servers) UDP(ns *netns.NS, at netip.AddrPort, answer func(client netip.
 				return
 			}
 			if err == nil { // otherwise an ICMP error about an earlier answer
+				arrived.Add(1)
 				pc.WriteToUDPAddrPort(answer(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buf[:n]), from)
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // The tests share one machine, because creating one takes seconds. They count results for the last line.
@@ -86,7 +88,7 @@ func machine(t *testing.T) *Machine {
 		t.Skip("needs root, to make a network namespace")
 	}
 	if missing := Missing(); missing != "" {
-		t.Skip(missing)
+		netns.Missing(t, missing)
 	}
 	shared.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)

@@ -274,7 +274,7 @@ func either(b bool, yes, no string) string {
 
 // account compares the counters of the data paths with the flows that were sent.
 func (d *demo) account(ctx context.Context) error {
-	accounts, err := d.cluster.Accounts(ctx, d.flows)
+	accounts, err := d.cluster.Accounts(ctx)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -211,29 +210,26 @@ func Cases(dir string) ([]corpus.Case, error) {
 	}), err
 }
 
-// patience is the time limit for agents on a busy machine to enforce a change.
-const patience = 20 * time.Second
-
-// Judge tries every flow. It returns all flows, and those that differ from the reference. A
-// different flow is tried again, because agents may still be applying the last change.
+// Judge waits until the agents enforce the objects. Then it tries every flow once, and again in the opposite order. It
+// returns all flows, and those that differed from the reference at either time.
 func (l *Lab) Judge(ctx context.Context) (flows, wrong []*cluster.Flow, err error) {
+	if err := l.Cluster.Settle(ctx); err != nil {
+		return nil, nil, err
+	}
 	if flows, err = l.Cluster.Flows(ctx); err != nil {
 		return nil, nil, err
 	}
-	wrong = flows
-	for deadline := time.Now().Add(patience); len(wrong) > 0; time.Sleep(100 * time.Millisecond) {
-		if err := l.Cluster.Try(ctx, wrong, func(int) {}); err != nil {
-			return nil, nil, err
-		}
-		var still []*cluster.Flow
-		for _, f := range wrong {
-			if f.Got != f.Want {
-				still = append(still, f)
-			}
-		}
-		wrong = still
-		if time.Now().After(deadline) {
-			break
+	tries := slices.Clone(flows)
+	for _, f := range slices.Backward(flows) {
+		again := *f
+		tries = append(tries, &again)
+	}
+	if err := l.Cluster.Try(ctx, tries, func(int) {}); err != nil {
+		return nil, nil, err
+	}
+	for _, f := range tries {
+		if f.Got != f.Want {
+			wrong = append(wrong, f)
 		}
 	}
 	return flows, wrong, nil

@@ -3,9 +3,12 @@
 package vfp
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -24,7 +27,12 @@ type udp struct {
 func OpenUnderlay(ns *netns.NS, sw *Switch) (Underlay, error) {
 	u := &udp{done: make(chan struct{})}
 	listen := func() (err error) {
-		u.conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: vxlanPort})
+		if u.conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: vxlanPort}); err != nil {
+			return err
+		}
+		if err = keep(u.conn); err != nil {
+			err = errors.Join(err, u.conn.Close())
+		}
 		return err
 	}
 	var err error
@@ -38,6 +46,20 @@ func OpenUnderlay(ns *netns.NS, sw *Switch) (Underlay, error) {
 	}
 	go u.read(sw)
 	return u, nil
+}
+
+// buffer is the number of bytes that the kernel keeps for the switch: it may run late on a busy machine, and a real one
+// loses nothing then.
+const buffer = 16 << 20
+
+// keep makes the kernel keep as many bytes of received datagrams.
+func keep(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	control := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer) })
+	return errors.Join(control, err)
 }
 
 // read ends when the socket is closed.

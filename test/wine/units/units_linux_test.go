@@ -19,6 +19,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/wine"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -86,7 +87,7 @@ func machine(t *testing.T) (*wine.Machine, string) {
 	case os.Geteuid() != 0:
 		t.Skip("needs root, to make a network namespace")
 	case missing != "":
-		t.Skip(missing)
+		netns.Missing(t, missing)
 	}
 	dir := t.TempDir()
 	bin, node := filepath.Join(dir, "bin"), filepath.Join(dir, "node")
