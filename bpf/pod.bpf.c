@@ -214,7 +214,7 @@ static __always_inline enum outcome police_discovery(struct __sk_buff *skb, stru
 	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER) {
 		if (may_discover(skb, p, from_pod))
 			return ACT_PASS;
-		if (from_pod && p->kind == PACKET_ROUTER)
+		if (from_pod && (foreign || p->kind == PACKET_ROUTER)) /* on a bridge, all pods hear it */
 			return DROP_NEIGHBOUR;
 		p->kind = PACKET_FLOW;
 	}
