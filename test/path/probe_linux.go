@@ -51,7 +51,7 @@ func (g *generator) udp(name string, dst netip.Addr, sport, dport uint16) refere
 }
 
 func (g *generator) step(at string, p reference.Packet, more ...func(*Step)) {
-	s := Step{At: at, Packet: &p}
+	s := Step{At: at, Packet: &p, Unhinted: g.chance(4)}
 	for _, set := range more {
 		set(&s)
 	}
