@@ -33,7 +33,7 @@ func Generate(seed uint64, packets int) []Step {
 		g.packet()
 	}
 	for i := range g.steps {
-		g.steps[i].Unhinted = i%64 == 31 && g.steps[i].Packet != nil
+		g.steps[i].Unhinted = g.steps[i].Unhinted || i%64 == 31 && g.steps[i].Packet != nil
 	}
 	return g.steps
 }

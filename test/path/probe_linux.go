@@ -16,7 +16,7 @@ func (g *generator) probe() {
 		(*generator).virtual, (*generator).virtual, (*generator).newSource, (*generator).copied,
 		(*generator).throughNAT, (*generator).throughNAT, (*generator).backendItself, (*generator).foreignQuote,
 		(*generator).answersFirst, (*generator).answersFirst, (*generator).stale,
-		(*generator).backendDenied,
+		(*generator).backendDenied, (*generator).otherDevice,
 	}
 	if g.chance(8) {
 		g.crowd()
@@ -51,7 +51,7 @@ func (g *generator) udp(name string, dst netip.Addr, sport, dport uint16) refere
 }
 
 func (g *generator) step(at string, p reference.Packet, more ...func(*Step)) {
-	s := Step{At: at, Packet: &p}
+	s := Step{At: at, Packet: &p, Unhinted: g.chance(4)}
 	for _, set := range more {
 		set(&s)
 	}
@@ -123,6 +123,21 @@ func (g *generator) backendDenied() {
 	}
 	g.step(name, request, to("w2"))
 	g.step("uplink", answer)
+}
+
+// otherDevice continues a flow with a pod of another node by a device that does not lead there.
+func (g *generator) otherDevice() {
+	v6 := g.chance(50)
+	_, own := g.open(v6)
+	remote := pick(g, "r1", "r2")
+	p := reference.Packet{Src: same(remotes[remote], v6), Dst: own, Proto: reference.UDP, Sport: uint16(1000 + g.r.IntN(4)), Dport: 80}
+	right, wrong := "uplink", "tunnel"
+	if remote == "r2" {
+		right, wrong = wrong, right
+	}
+	g.step(right, p)
+	g.step(wrong, p)
+	g.step(right, p)
 }
 
 // headerless sends a packet that ends with the IP header, with the mark of one that has ports.
