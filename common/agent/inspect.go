@@ -224,9 +224,9 @@ func (a *Agent) about(ctx context.Context) inspect.About {
 // briefWait bounds how long Brief waits for the loop.
 const briefWait = 2 * time.Second
 
-// Brief returns the parts of a Bundle that are cheap, for those who read often: the node, the names of its pods, the policies of the
-// cluster with the pods that each selects, and the numbers of rules. It reads no decisions back. If the loop is busy, the
-// Bundle describes the node only, and a note says so.
+// Brief returns the cheap parts of a Bundle, for frequent readers. These are the node, the names of its pods, the policies that
+// select each of them, and the numbers of rules. It reads no decisions back. If the loop is busy, the Bundle describes the node
+// only, and a note says so.
 func (a *Agent) Brief(ctx context.Context) *inspect.Bundle {
 	b := &inspect.Bundle{About: a.about(ctx)}
 	bound, cancel := context.WithTimeout(ctx, briefWait)

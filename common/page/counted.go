@@ -22,7 +22,7 @@ type counted struct {
 // counted returns what nodes report about the policies of a namespace, or of all if it is empty. The error is one of Failed.
 func (h *Handler) counted(ctx context.Context, namespace string) (*counted, error) {
 	if h.config.Usage == nil {
-		return &counted{Why: "Numbers are not available: no agents are asked."}, nil
+		return &counted{Why: "Numbers are not available: this page has no reports of agents."}, nil
 	}
 	t, err := h.config.Usage(ctx, namespace)
 	if _, ok := refused(err); ok {

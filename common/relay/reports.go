@@ -28,7 +28,7 @@ const (
 	keepReports, oldReports = 10 * time.Second, 30 * time.Second
 	// waitReports bounds the wait of a page, reportTimeout that for one node, and collectTimeout that for all.
 	waitReports, reportTimeout, collectTimeout = 5 * time.Second, 5 * time.Second, 20 * time.Second
-	// maxReport bounds the report of a node in bytes. maxReporting bounds the nodes that are asked at a time.
+	// maxReport bounds the report of a node in bytes. maxReporting bounds the requests at a time.
 	maxReport, maxReporting = 4 << 20, 16
 	// maxTexts and maxText bound what is kept of a list of texts.
 	maxTexts, maxText = 20, 500
@@ -38,7 +38,7 @@ const (
 type reports struct {
 	mutex   sync.Mutex
 	newest  *collected
-	running chan struct{} // closed when newer ones are there; nil if nobody asks
+	running chan struct{} // closed when newer ones are there; nil if no request runs
 }
 
 // collected are the reports of all nodes at a moment. It is not changed.

@@ -186,7 +186,7 @@ func TestWrongReports(t *testing.T) {
 
 var times = regexp.MustCompile(`\d\d\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d( UTC|Z)|\d\d:\d\d:\d\d UTC`)
 
-// The pages that a team reads are the same in two clusters that differ only in what the team may not see: nodes, other
+// The pages that a team reads are the same in two clusters that differ only in what the team may not see. These are nodes, other
 // namespaces, policies of the cluster that decide nothing for it, and their numbers.
 func TestPagesLeakNothing(t *testing.T) {
 	other := strings.NewReplacer("name: vault", "name: safe", "name: ledger", "name: book", "secret: label", "hidden: label", "10.0.2.3", "10.0.2.77", "10.0.3.2", "10.0.3.9", "name: secret, namespace: pay", "name: closed, namespace: pay",
