@@ -307,6 +307,11 @@ bench-datapath: ## Programs, growth and paths between pods beside floors and nft
 	@$(go) run ./test/bench/datapath -json build/bench-datapath.json -plot build/bench-datapath.svg
 	@$(MAKE) --no-print-directory bench-maps
 
+.PHONY: bench-observe
+bench-observe: ## What flow events cost programs and agent, and a SYN flood with 16 readers: JSON lines with goals; fails if one is missed (needs root; ten minutes)
+	@status=0; $(go) run ./test/bench/datapath -parts events -strict -json - || status=1; \
+		$(path) $(usable) run ./test/bench/observe || status=1; exit $$status
+
 .PHONY: bench-maps
 bench-maps: ## Map writes of an edit, memory of the maps, attachment of a pod, beside their goals (needs root)
 	@$(go) run ./test/bench/maps

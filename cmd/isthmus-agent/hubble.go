@@ -32,7 +32,7 @@ func (o *hubbleOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.files.Cert, "hubble-cert", "", "file of the certificate for --hubble-listen, with the DNS name "+hubble.ServerName+"; read again when it changes")
 	f.StringVar(&o.files.Key, "hubble-key", "", "file of the key of --hubble-cert")
 	f.StringVar(&o.files.CA, "hubble-ca", "", "file of the authority that issues the certificates of relays, with the DNS name "+hubble.RelayName)
-	f.IntVar(&o.history, "hubble-history", hubble.DefaultHistory, "number of flows that the agent keeps for Hubble clients: about 1 MB for 1,000")
+	f.IntVar(&o.history, "hubble-history", hubble.DefaultHistory, "number of flows that the agent keeps for Hubble clients: about 0.5 MB for 1,000")
 }
 
 // port returns the port of --hubble-listen, or 0.
@@ -70,10 +70,7 @@ func (o *options) hubbleService(node *agent.Agent, log *slog.Logger) (service, e
 	explains := explainer.New(explainer.Config{Snapshot: node.Snapshot, Dump: node.Dump, Brief: node.Brief, Lists: readLists()})
 	server, err := hubble.New(hubble.Config{
 		Beside: explains.Register, Newest: node.Newest(), Node: o.nodeName, Version: version, History: o.hubble.history, Port: o.hubble.port(),
-		Source: node.Flows, Snapshot: node.Snapshot, Missed: func(ctx context.Context) (uint64, error) {
-			n, err := node.Undelivered(ctx)
-			return n.Limited + n.Lost, err
-		}}, log)
+		Source: node.Flows, Snapshot: node.Snapshot}, log)
 	if err != nil {
 		return service{}, daemon.UsageError{Err: err}
 	}

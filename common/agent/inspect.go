@@ -57,17 +57,6 @@ func (a *Agent) Node(context.Context) NodeStatus {
 	return n
 }
 
-// Undelivered returns the number of flow events that the data path did not deliver since it was loaded. The error
-// says why it is not known.
-func (a *Agent) Undelivered(context.Context) (dataplane.EventCounts, error) {
-	v := a.view.Load()
-	if v.backend == nil {
-		return dataplane.EventCounts{}, errNoDataPath
-	}
-	counters := a.sampler.Sample(statusWait, v.backend.Counters)
-	return counters.Counters.Events, counters.Err
-}
-
 // repairFor is how long status shows a repair.
 const repairFor = time.Hour
 

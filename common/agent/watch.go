@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -34,8 +35,13 @@ func (l *loop) watch() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.watching.stop, l.watching.done = cancel, make(chan struct{})
+	missed := &undelivered{agent: l.agent, read: l.backend.Counters}
 	go func() {
 		defer close(l.watching.done)
+		missed.report() // before the first flow: followers learn of every event that is missed from now on
+		var counting sync.WaitGroup
+		counting.Go(func() { missed.run(ctx) })
+		defer counting.Wait()
 		for ctx.Err() == nil {
 			if err := w.Watch(ctx, l.agent.flows.Add); err != nil {
 				l.log.Error("watch flows", "error", err, "again in", l.cfg.RetryMax)
@@ -46,6 +52,48 @@ func (l *loop) watch() {
 			}
 		}
 	}()
+}
+
+// undeliveredEvery is the interval of reading how many events the data path did not deliver.
+const undeliveredEvery = 5 * time.Second
+
+// undelivered reports to the followers of flows how many events the data path did not deliver: those over the limit of a
+// pod, and those that were not read in time.
+type undelivered struct {
+	agent *Agent
+	read  func(context.Context) (dataplane.Counters, error)
+	// last is the count that was last read, if known.
+	last  uint64
+	known bool
+}
+
+func (u *undelivered) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(undeliveredEvery):
+			u.report()
+		}
+	}
+}
+
+// report reports the events since the call before. The first call that reads the counters only remembers them. Counters
+// that are lower than before began anew.
+func (u *undelivered) report() {
+	s := u.agent.sampler.Sample(statusWait, u.read)
+	if s.Err != nil {
+		return
+	}
+	n := s.Counters.Events.Limited + s.Counters.Events.Lost
+	switch {
+	case !u.known:
+	case n < u.last:
+		u.agent.flows.Undelivered(n)
+	default:
+		u.agent.flows.Undelivered(n - u.last)
+	}
+	u.last, u.known = n, true
 }
 
 // noteReports records which flows the data path does not report.

@@ -5,7 +5,6 @@ package hubble
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -14,12 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/observe"
 )
 
-const (
-	// feedRetry is the interval of trying to get flows that are not available.
-	feedRetry = time.Second
-	// missedEvery is the interval of reading how many events the data path did not deliver.
-	missedEvery = 5 * time.Second
-)
+// feedRetry is the interval of trying to get flows that are not available.
+const feedRetry = time.Second
 
 // feed copies flows from the source into the ring until the context is done.
 func (s *Server) feed(ctx context.Context) {
@@ -40,7 +35,6 @@ func (s *Server) feed(ctx context.Context) {
 
 // follow copies flows until the store stops.
 func (s *Server) follow(ctx context.Context, store *observe.Store) error {
-	s.reportMissed(ctx) // before the first flow: clients learn of every event that is missed from now on
 	past, reader, err := store.Follow(s.cfg.History, observe.Filter{})
 	if err != nil {
 		return err
@@ -52,73 +46,56 @@ func (s *Server) follow(ctx context.Context, store *observe.Store) error {
 	} else {
 		s.unavailable.Store(nil)
 	}
+	var kept []observe.Delivery
 	for _, f := range past {
 		if f.Time.After(s.newest) { // not if the store was followed before
-			s.add(f)
+			kept = append(kept, observe.Delivery{Flow: f})
 		}
 	}
-	counting, cancel := context.WithCancel(ctx)
-	var counter sync.WaitGroup
-	counter.Go(func() { s.countMissed(counting) })
-	defer func() {
-		cancel()
-		counter.Wait()
-	}()
+	s.deliver(kept)
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case d, ok := <-reader.Flows:
-			if !ok {
-				return errors.New("the agent is stopping")
+		list, err := reader.Next(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
 			}
-			if d.Missed > 0 {
-				s.lost(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, d.Missed, time.Now())
-			}
-			s.add(d.Flow)
+			return err
+		}
+		s.deliver(list)
+	}
+}
+
+// deliver adds flows, and reports of those that did not come. Clients wake up once for all of them.
+func (s *Server) deliver(list []observe.Delivery) {
+	now := time.Now()
+	events := make([]Event, 0, len(list)+1)
+	var newest [observe.Observed + 1]*Kept
+	for _, d := range list {
+		if d.Undelivered > 0 {
+			events = append(events, lost(flow.LostEventSource_PERF_EVENT_RING_BUFFER, d.Undelivered, now))
+		}
+		if d.Missed > 0 {
+			events = append(events, lost(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, d.Missed, now))
+		}
+		f := d.Flow
+		if f == nil {
+			continue
+		}
+		if f.Time.After(s.newest) {
+			s.newest = f.Time
+		}
+		k := s.mapper.Keep(f)
+		events = append(events, Event{Time: f.Time, Flow: k})
+		newest[f.Outcome()] = k
+	}
+	s.ring.Add(events...)
+	for o, k := range newest { // now that clients find them
+		if k != nil && s.cfg.Newest != nil {
+			s.cfg.Newest.Set(observe.Outcome(o), observe.Identified{ID: k.uuid(), Time: k.flow.Time})
 		}
 	}
 }
 
-func (s *Server) add(f *observe.Flow) {
-	if f.Time.After(s.newest) {
-		s.newest = f.Time
-	}
-	m := s.mapper.Map(f)
-	s.ring.Add(Event{Time: f.Time, Flow: m})
-	if s.cfg.Newest != nil {
-		s.cfg.Newest.Set(f.Outcome(), observe.Identified{ID: m.GetUuid(), Time: f.Time})
-	}
-}
-
-func (s *Server) lost(source flow.LostEventSource, n uint64, now time.Time) {
-	s.ring.Add(Event{Time: now, Lost: &flow.LostEvent{Source: source, NumEventsLost: n, Last: timestamppb.New(now)}})
-}
-
-// countMissed reports missed events, as one report per interval.
-func (s *Server) countMissed(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(missedEvery):
-			s.reportMissed(ctx)
-		}
-	}
-}
-
-// reportMissed adds a report of the events that the data path did not deliver since the call before. The first call
-// that reads the counter only remembers it.
-func (s *Server) reportMissed(ctx context.Context) {
-	if s.cfg.Missed == nil {
-		return
-	}
-	n, err := s.cfg.Missed(ctx)
-	if err != nil {
-		return
-	}
-	if s.counted && n > s.missed {
-		s.lost(flow.LostEventSource_PERF_EVENT_RING_BUFFER, n-s.missed, time.Now())
-	}
-	s.counted, s.missed = true, n
+func lost(source flow.LostEventSource, n uint64, now time.Time) Event {
+	return Event{Time: now, Lost: &flow.LostEvent{Source: source, NumEventsLost: n, Last: timestamppb.New(now)}}
 }

@@ -105,11 +105,12 @@ func (s *Server) stream(stream grpc.ServerStreamingServer[observer.GetFlowsRespo
 
 func (s *Server) send(stream grpc.ServerStreamingServer[observer.GetFlowsResponse], q *Query, list []Event) error {
 	for _, e := range list {
-		m := &observer.GetFlowsResponse{NodeName: s.cfg.Node, Time: timestamppb.New(e.Time)}
+		m := &observer.GetFlowsResponse{NodeName: s.cfg.Node}
 		if e.Lost != nil {
-			m.ResponseTypes = &observer.GetFlowsResponse_LostEvents{LostEvents: e.Lost}
+			m.Time, m.ResponseTypes = timestamppb.New(e.Time), &observer.GetFlowsResponse_LostEvents{LostEvents: e.Lost}
 		} else {
-			m.ResponseTypes = &observer.GetFlowsResponse_Flow{Flow: q.Mask.Apply(e.Flow)}
+			f := e.Flow.Message()
+			m.Time, m.ResponseTypes = f.GetTime(), &observer.GetFlowsResponse_Flow{Flow: q.Mask.Apply(f)}
 		}
 		if err := stream.Send(m); err != nil {
 			return fmt.Errorf("send flows: %w", err)

@@ -10,25 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
-
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
-)
-
-// The types of events in Flow.event_type.
-const (
-	eventDrop          = 1
-	eventPolicyVerdict = 5
-)
-
-// The values of Flow.policy_match_type that Isthmus sends.
-const (
-	matchNone = 0
-	matchL3L4 = 2
-	matchAll  = 4
 )
 
 // Emitter is the name of the emitter of all flows.
@@ -36,18 +20,26 @@ const Emitter = "Isthmus"
 
 // Mapper makes messages of flow events. It is not safe for concurrent use.
 type Mapper struct {
+	// node, emitter and prefix never change: a Kept reads them. prefix makes the UUIDs of this start differ from those of
+	// other nodes and other starts.
 	node    string
 	emitter *flow.Emitter
-	// prefix makes the UUIDs of this start differ from those of other nodes and other starts. count is the
-	// number of flows so far.
-	prefix uint64
-	count  uint64
+	prefix  uint64
+	count   uint64 // of flows so far
 
 	latest func() *model.Snapshot
-	// endpoints and labels belong to the snapshot known.
+	// endpoints, reasons and labels belong to the snapshot known.
 	known     *model.Snapshot
 	endpoints map[model.PodID]*flow.Endpoint
+	reasons   map[*model.Cause]*reason
 	labels    []string
+}
+
+// reason holds what messages say about a cause. Those of one cause share it.
+type reason struct {
+	summary string
+	log     []string
+	policy  []*flow.Policy // nil if no policy decided
 }
 
 // NewMapper returns a Mapper for a node. It labels pods by the snapshot that latest returns, which may be nil.
@@ -57,33 +49,15 @@ func NewMapper(node, version string, start time.Time, latest func() *model.Snaps
 }
 
 // Map returns the message of a flow. The message shares parts with others: it must not be changed.
-func (m *Mapper) Map(f *observe.Flow) *flow.Flow {
+func (m *Mapper) Map(f *observe.Flow) *flow.Flow { return m.Keep(f).Message() }
+
+// Keep numbers a flow, and returns it with what is known about its ends and its cause now. Its message is made later, and only
+// if a client wants it.
+func (m *Mapper) Keep(f *observe.Flow) *Kept {
 	m.refresh()
 	m.count++
-	out := &flow.Flow{Time: timestamppb.New(f.Time), Uuid: m.uuid(), Emitter: m.emitter, Type: flow.FlowType_L3_L4,
-		NodeName: m.node, NodeLabels: m.labels, TrafficDirection: directions[f.Direction]}
-	m.outcome(out, f)
-	local := m.pod(f.Pod)
-	remote := m.remote(f)
-	if f.Direction == model.Egress {
-		out.Source, out.Destination = local, remote
-	} else {
-		out.Source, out.Destination = remote, local
-	}
-	if f.Src.IsValid() {
-		out.IP = &flow.IP{Source: f.Src.String(), Destination: f.Dst.String(), IpVersion: flow.IPVersion_IPv4}
-		if f.Src.Is6() {
-			out.IP.IpVersion = flow.IPVersion_IPv6
-		}
-		if f.Masquerade.IsValid() {
-			out.IP.SourceXlated = f.Masquerade.Addr().String()
-		}
-		out.L4 = transport(f)
-	}
-	return out
+	return &Kept{flow: f, mapper: m, number: m.count, labels: m.labels, local: m.pod(f.Pod), remote: m.remote(f), reason: m.reason(f)}
 }
-
-var directions = [...]flow.TrafficDirection{model.Ingress: flow.TrafficDirection_INGRESS, model.Egress: flow.TrafficDirection_EGRESS}
 
 // refresh follows the newest snapshot.
 func (m *Mapper) refresh() {
@@ -91,7 +65,7 @@ func (m *Mapper) refresh() {
 	if s == m.known && m.endpoints != nil {
 		return
 	}
-	m.known, m.endpoints, m.labels = s, make(map[model.PodID]*flow.Endpoint), nil
+	m.known, m.endpoints, m.reasons, m.labels = s, make(map[model.PodID]*flow.Endpoint), make(map[*model.Cause]*reason), nil
 	if s == nil {
 		return
 	}
@@ -102,55 +76,39 @@ func (m *Mapper) refresh() {
 	}
 }
 
-// uuid returns a UUID of version 8, unique among all nodes and starts.
-func (m *Mapper) uuid() string {
-	return fmt.Sprintf("%08x-%04x-8%03x-8%03x-%012x", uint32(m.prefix>>32), uint16(m.prefix>>16), m.prefix>>4&0xfff, m.count>>48&0xfff, m.count&(1<<48-1))
-}
+// notKnown is the reason of a verdict without a cause.
+var notKnown = &reason{summary: rulesNotKnown, log: []string{rulesNotKnown}}
 
-// outcome sets what happened and why.
-func (m *Mapper) outcome(out *flow.Flow, f *observe.Flow) {
-	switch {
-	case f.Drop != model.NotDropped:
-		reason := dropReasons[f.Drop]
-		out.Verdict, out.DropReasonDesc = flow.Verdict_DROPPED, reason
-		out.EventType = &flow.CiliumEventType{Type: eventDrop, SubType: int32(reason)}
-		out.Summary = f.Drop.String()
-	case f.Verdict == model.Deny:
-		out.Verdict, out.DropReasonDesc = flow.Verdict_DROPPED, flow.DropReason_POLICY_DENIED
-		out.EventType = &flow.CiliumEventType{Type: eventPolicyVerdict, SubType: int32(flow.DropReason_POLICY_DENIED)}
-		out.IsReply = wrapperspb.Bool(false)
-		if c := f.Cause; c != nil && c.Reason == model.ReasonRule {
-			out.DropReasonDesc, out.PolicyMatchType = flow.DropReason_POLICY_DENY, matchL3L4
-			out.EventType.SubType = int32(flow.DropReason_POLICY_DENY)
-		}
-	default:
-		out.Verdict, out.IsReply = flow.Verdict_FORWARDED, wrapperspb.Bool(false)
-		out.EventType = &flow.CiliumEventType{Type: eventPolicyVerdict}
-		out.PolicyMatchType = matchAll
-		if c := f.Cause; c != nil && c.Reason == model.ReasonRule {
-			out.PolicyMatchType = matchL3L4
-		}
-	}
-	if f.Observed {
-		out.Verdict = flow.Verdict_AUDIT
-	}
-	if f.Cause != nil {
-		out.Summary = f.Cause.String()
-		setPolicy(out, f)
-	} else if f.Drop == model.NotDropped {
-		out.Summary = "the rules of that time are not known"
-	}
-	out.PolicyLog = []string{out.Summary}
-	if f.Service.IsValid() {
-		out.Summary += "; service " + f.Service.String()
-	}
-}
+const rulesNotKnown = "the rules of that time are not known"
 
-// setPolicy names the policy that decided.
-func setPolicy(out *flow.Flow, f *observe.Flow) {
+// reason returns why a packet had its outcome.
+func (m *Mapper) reason(f *observe.Flow) *reason {
 	c := f.Cause
-	if f.Drop != model.NotDropped || c.Reason != model.ReasonRule && c.Reason != model.ReasonIsolated {
-		return
+	switch {
+	case c == nil && f.Drop == model.NotDropped:
+		return notKnown
+	case c == nil:
+		return &reason{summary: f.Drop.String(), log: []string{f.Drop.String()}}
+	}
+	r := m.reasons[c]
+	if r == nil {
+		r = &reason{summary: c.String(), policy: policyOf(c)}
+		r.log = []string{r.summary}
+		if len(m.reasons) == maxReasons {
+			clear(m.reasons)
+		}
+		m.reasons[c] = r
+	}
+	return r
+}
+
+// maxReasons bounds the causes that a Mapper remembers.
+const maxReasons = 1024
+
+// policyOf describes the policy that decided, as a list of one; nil if none did.
+func policyOf(c *model.Cause) []*flow.Policy {
+	if c.Reason != model.ReasonRule && c.Reason != model.ReasonIsolated {
+		return nil
 	}
 	p := &flow.Policy{Name: c.Origin.Name, Namespace: c.Origin.Namespace, Kind: c.Origin.Kind}
 	if c.Reason == model.ReasonRule {
@@ -159,57 +117,7 @@ func setPolicy(out *flow.Flow, f *observe.Flow) {
 			p.Labels = append(p.Labels, "isthmus.dev/rule-name="+c.RuleName)
 		}
 	}
-	list := []*flow.Policy{p}
-	switch {
-	case f.Verdict == model.Deny && f.Direction == model.Egress:
-		out.EgressDeniedBy = list
-	case f.Verdict == model.Deny:
-		out.IngressDeniedBy = list
-	case f.Direction == model.Egress:
-		out.EgressAllowedBy = list
-	default:
-		out.IngressAllowedBy = list
-	}
-}
-
-// dropReasons are the reasons of the data path in the words of Hubble. Flow.policy_log has our own word.
-var dropReasons = [...]flow.DropReason{
-	model.DropNoEndpoint: flow.DropReason_DROP_EP_NOT_READY,
-	model.DropNotIP:      flow.DropReason_UNSUPPORTED_L3_PROTOCOL,
-	model.DropMalformed:  flow.DropReason_INVALID_PACKET_DROPPED,
-	model.DropSpoofed:    flow.DropReason_INVALID_SOURCE_IP,
-	model.DropFragment:   flow.DropReason_FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND,
-	model.DropRevoked:    flow.DropReason_POLICY_DENIED,
-	model.DropNeighbour:  flow.DropReason_FIB_LOOKUP_FAILED,
-	model.DropUnmarked:   flow.DropReason_NO_CONFIGURATION_AVAILABLE_TO_PERFORM_POLICY_DECISION,
-	model.DropTunnel:     flow.DropReason_ENCAPSULATION_TRAFFIC_IS_PROHIBITED,
-}
-
-// transport returns the ports, or the type of an ICMP message; nil for other protocols.
-func transport(f *observe.Flow) *flow.Layer4 {
-	src, dst := uint32(f.SrcPort), uint32(f.DstPort)
-	switch f.Protocol {
-	case model.TCP:
-		return &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: src, DestinationPort: dst}}}
-	case model.UDP:
-		return &flow.Layer4{Protocol: &flow.Layer4_UDP{UDP: &flow.UDP{SourcePort: src, DestinationPort: dst}}}
-	case model.SCTP:
-		return &flow.Layer4{Protocol: &flow.Layer4_SCTP{SCTP: &flow.SCTP{SourcePort: src, DestinationPort: dst}}}
-	case model.ICMP, model.ICMPv6:
-		return icmp(f)
-	}
-	return nil
-}
-
-// icmp returns the type of an ICMP message, or nil if it is not known: clients take 0 for an echo reply.
-func icmp(f *observe.Flow) *flow.Layer4 {
-	if f.Detail >= model.UnknownICMPType {
-		return nil
-	}
-	if f.Protocol == model.ICMP {
-		return &flow.Layer4{Protocol: &flow.Layer4_ICMPv4{ICMPv4: &flow.ICMPv4{Type: uint32(f.Detail)}}}
-	}
-	return &flow.Layer4{Protocol: &flow.Layer4_ICMPv6{ICMPv6: &flow.ICMPv6{Type: uint32(f.Detail)}}}
+	return []*flow.Policy{p}
 }
 
 // remote describes the remote end of a flow.

@@ -66,7 +66,7 @@ func (q *Query) matches(e *Event) bool {
 	if e.Lost != nil {
 		return true
 	}
-	return (q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || !e.Time.After(q.Until)) && q.Filter.Matches(e.Flow)
+	return (q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || !e.Time.After(q.Until)) && q.Filter.Matches(e.Flow.Message())
 }
 
 // past returns the selected ones of the kept events, oldest first.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 func mask(paths ...string) *fieldmaskpb.FieldMask { return &fieldmaskpb.FieldMask{Paths: paths} }
@@ -29,7 +30,8 @@ func numbered(n int) (list []Event) {
 		if i%5 == 0 {
 			e.Lost = &flow.LostEvent{NumEventsLost: uint64(i)}
 		} else {
-			e.Flow = &flow.Flow{Uuid: fmt.Sprint(i), Verdict: flow.Verdict(1 + (i+1)%2)}
+			e.Flow = &Kept{}
+			e.Flow.message.Store(&flow.Flow{Uuid: fmt.Sprint(i), Verdict: flow.Verdict(1 + (i+1)%2)})
 		}
 		list = append(list, e)
 	}
@@ -69,7 +71,7 @@ func TestPast(t *testing.T) {
 			if e.Lost != nil {
 				got = append(got, fmt.Sprint("L", e.Lost.GetNumEventsLost()))
 			} else {
-				got = append(got, e.Flow.GetUuid())
+				got = append(got, e.Flow.Message().GetUuid())
 			}
 		}
 		if s := strings.Join(got, " "); s != c.want {
@@ -110,7 +112,7 @@ func FuzzQuery(f *testing.F) {
 		flows := uint64(0)
 		for _, e := range q.past(numbered(12)) {
 			if e.Flow != nil {
-				q.Mask.Apply(e.Flow)
+				q.Mask.Apply(e.Flow.Message())
 				flows++
 			}
 		}
@@ -161,7 +163,7 @@ func TestRing(t *testing.T) {
 			r.Add(Event{Time: at(int64(i)), Lost: &flow.LostEvent{NumEventsLost: 10}})
 			continue
 		}
-		r.Add(Event{Time: at(int64(i)), Flow: &flow.Flow{}})
+		r.Add(Event{Time: at(int64(i)), Flow: &Kept{}})
 	}
 	readers.Wait()
 }
@@ -172,7 +174,7 @@ func TestStats(t *testing.T) {
 		t.Errorf("an empty ring has %+v", s)
 	}
 	add := func(second int64, namespace string) {
-		r.Add(Event{Time: at(second), Flow: &flow.Flow{Source: &flow.Endpoint{Namespace: namespace}}})
+		r.Add(Event{Time: at(second), Flow: &Kept{local: &flow.Endpoint{Namespace: namespace}}})
 	}
 	add(10, "old")
 	add(100, "a")
@@ -193,12 +195,40 @@ func TestStats(t *testing.T) {
 func TestRingCountsReports(t *testing.T) {
 	r := NewRing(2)
 	_, start, _, _ := r.Read(Cursor{}, 1)
-	r.Add(Event{Lost: &flow.LostEvent{NumEventsLost: 10}}, Event{Flow: &flow.Flow{}}, Event{Flow: &flow.Flow{}}, Event{Flow: &flow.Flow{}})
+	r.Add(Event{Lost: &flow.LostEvent{NumEventsLost: 10}}, Event{Flow: &Kept{}}, Event{Flow: &Kept{}}, Event{Flow: &Kept{}})
 	list, next, lost, _ := r.Read(start, 9)
 	if len(list) != 2 || lost != 11 {
 		t.Errorf("read %d events after %d lost flows, want 2 after 11", len(list), lost)
 	}
 	if _, _, lost, _ := r.Read(next, 9); lost != 0 {
 		t.Errorf("%d flows are lost at the end", lost)
+	}
+}
+
+// TestMessages checks that messages are made of what was known when the flow came, and are the same after the ring
+// released them. It keeps those of the newest flows only.
+func TestMessages(t *testing.T) {
+	known := cluster()
+	m := NewMapper("n1", "1.2.3", time.Unix(0, 0), func() *model.Snapshot { return known })
+	r := NewRing(3 * recent)
+	var all []*Kept
+	var first []*flow.Flow
+	for range 2*recent + 5 {
+		k := m.Keep(denied())
+		all, first = append(all, k), append(first, k.Message())
+		r.Add(Event{Flow: k})
+	}
+	known = model.MakeSnapshot(nil, nil, nil, nil)
+	m.Keep(denied())
+	for i, k := range all {
+		if has, want := k.message.Load() != nil, i >= len(all)-recent; has != want {
+			t.Fatalf("flow %d of %d has a message: %t, want %t", i, len(all), has, want)
+		}
+		if again := k.Message(); !proto.Equal(again, first[i]) || len(again.GetSource().GetWorkloads()) == 0 {
+			t.Fatalf("flow %d was\n%v\nand is\n%v", i, first[i], again)
+		}
+	}
+	if all[0].message.Load() != nil {
+		t.Error("the ring keeps a message that it has released")
 	}
 }

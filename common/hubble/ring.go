@@ -12,7 +12,7 @@ import (
 // Event is a flow, or a report of lost ones. Exactly one of Flow and Lost is set. It is immutable.
 type Event struct {
 	Time time.Time
-	Flow *flow.Flow
+	Flow *Kept
 	Lost *flow.LostEvent
 }
 
@@ -60,6 +60,7 @@ func (r *Ring) Add(list ...Event) {
 	defer r.mutex.Unlock()
 	for _, e := range list {
 		r.slots[r.end.event%uint64(len(r.slots))] = slot{e, r.end}
+		r.forget()
 		r.end.event++
 		r.end.flows += e.weight()
 		if e.Flow != nil {
@@ -68,6 +69,20 @@ func (r *Ring) Add(list ...Event) {
 	}
 	close(r.wake)
 	r.wake = make(chan struct{})
+}
+
+// recent is the number of newest events whose messages the Ring keeps once a client has read them: those of the last
+// batches, which all clients that follow read.
+const recent = 2 * batch
+
+// forget releases the message of the event that is no longer recent.
+func (r *Ring) forget() {
+	if r.end.event < recent || recent >= len(r.slots) {
+		return
+	}
+	if k := r.slots[(r.end.event-recent)%uint64(len(r.slots))].event.Flow; k != nil {
+		k.Forget()
+	}
 }
 
 // Read returns up to limit events after a Cursor, the Cursor after them, and how many flows were overwritten before
@@ -122,7 +137,7 @@ func (r *Ring) Stats(now time.Time) Stats {
 			continue
 		}
 		s.Kept++
-		for _, end := range []*flow.Endpoint{e.Flow.GetSource(), e.Flow.GetDestination()} {
+		for _, end := range []*flow.Endpoint{e.Flow.local, e.Flow.remote} {
 			if end.GetNamespace() != "" {
 				s.Namespaces[end.GetNamespace()] = true
 			}

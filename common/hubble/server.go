@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// DefaultHistory is the number of flows that an agent keeps: about 4 MB.
+	// DefaultHistory is the number of flows that an agent keeps: about 2 MB.
 	DefaultHistory = 4096
 	// MinHistory is the minimum of Config.History.
 	MinHistory = 64
@@ -39,8 +39,6 @@ type Config struct {
 	Port uint16
 	// Source returns the flows of this node. Its error says why there are none.
 	Source func() (*observe.Store, error)
-	// Missed counts the events that the data path did not deliver since its start; nil if it cannot.
-	Missed func(context.Context) (uint64, error)
 	// Snapshot returns the newest snapshot, or nil.
 	Snapshot func() *model.Snapshot
 	// Newest gets the identifiers of the newest flows; it may be nil.
@@ -76,10 +74,6 @@ type Server struct {
 	// mapper and newest, the time of the newest flow, belong to the goroutine of feed.
 	mapper *Mapper
 	newest time.Time
-	// missed is the count of missed events that was last read, if counted. It belongs to feed, and to countMissed
-	// while that runs.
-	missed  uint64
-	counted bool
 	// unavailable is why there are no flows, or not all; nil if there are.
 	unavailable atomic.Pointer[error]
 	// streams holds a token per stream.

@@ -41,7 +41,6 @@ type rig struct {
 	conn    *grpc.ClientConn
 	source  atomic.Pointer[error] // of Config.Source
 	current atomic.Pointer[model.Snapshot]
-	missed  atomic.Uint64
 	address string
 	stop    func() error
 }
@@ -53,7 +52,7 @@ func serve(t *testing.T, edit func(*Config), unavailable ...error) *rig {
 		r.source.Store(&why)
 	}
 	r.store = observe.NewStore(observe.Config{Keep: 100}, slog.New(slog.DiscardHandler), r.current.Load)
-	cfg := Config{Node: "n1", Version: "1.2.3", History: 1024, Port: 4244, Snapshot: r.current.Load, Missed: func(context.Context) (uint64, error) { return r.missed.Load(), nil },
+	cfg := Config{Node: "n1", Version: "1.2.3", History: 1024, Port: 4244, Snapshot: r.current.Load,
 		Source: func() (*observe.Store, error) {
 			if err := r.source.Load(); err != nil {
 				return nil, *err
@@ -273,7 +272,7 @@ func TestSlowClients(t *testing.T) {
 func TestLost(t *testing.T) {
 	r := serve(t, nil)
 	r.available()
-	r.missed.Store(7)
+	r.store.Undelivered(7)
 	wait(t, "report", func() bool {
 		for _, m := range r.flows(&observer.GetFlowsRequest{}) {
 			if l := m.GetLostEvents(); l != nil {
@@ -285,32 +284,6 @@ func TestLost(t *testing.T) {
 	if s := r.server.ring.Stats(time.Now()); s.Kept != 0 || s.Seen != 0 {
 		t.Errorf("reports count as flows: %+v", s)
 	}
-}
-
-// TestMissedAtStart checks that a server counts missed events from before it has flows on.
-func TestMissedAtStart(t *testing.T) {
-	counts := make(chan uint64)
-	r := serve(t, func(c *Config) {
-		c.Missed = func(ctx context.Context) (uint64, error) {
-			select {
-			case n := <-counts:
-				return n, nil
-			case <-ctx.Done():
-				return 0, ctx.Err()
-			}
-		}
-	})
-	time.Sleep(50 * time.Millisecond)
-	if r.server.unavailable.Load() == nil {
-		t.Fatal("the server has flows before it has counted the events that were missed before")
-	}
-	counts <- 3
-	r.available()
-	counts <- 5
-	wait(t, "report", func() bool {
-		list := r.flows(&observer.GetFlowsRequest{})
-		return len(list) > 0 && list[0].GetLostEvents().GetNumEventsLost() == 2
-	})
 }
 
 // TestUnavailable checks that a client learns why there are no flows, and gets them as soon as there are.

@@ -3,6 +3,8 @@
 package observe
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -20,8 +22,8 @@ type Config struct {
 }
 
 const (
-	// maxReaders bounds the concurrent followers. queue bounds the flows that each may lag behind before it
-	// misses some.
+	// maxReaders bounds the concurrent followers. queue bounds the flows that wait for each; it misses
+	// further ones.
 	maxReaders = 16
 	queue      = 1024
 	// ownersFor is how long resolved names of addresses may be out of date: resolving them walks all pods
@@ -52,22 +54,27 @@ type Store struct {
 	resolvedAt time.Time
 }
 
-// Delivery is a flow for a follower.
+// Delivery is a flow for a follower, or the number of flows that it does not get.
 type Delivery struct {
+	// Flow is nil if the Delivery has numbers.
 	Flow *Flow
-	// Missed is the number of flows before this one that the follower was too slow for.
+	// Missed is the number of selected flows, at this place, that the follower was too slow for.
 	Missed uint64
+	// Undelivered is the number of flows, of any pod, that the data path did not deliver to the Store. They were
+	// not seen, so no filter applies.
+	Undelivered uint64
 }
 
-// Reader is one follower. Its holder receives from Flows until it calls Close.
+// Reader is one follower. Its holder calls Next until it calls Close.
 type Reader struct {
-	// Flows is closed when the Store stops.
-	Flows <-chan Delivery
-
 	store  *Store
-	flows  chan Delivery
 	filter Filter
-	missed uint64
+	// ready has a token if Next has something to return.
+	ready chan struct{}
+	// waiting are at most queue deliveries. missed and undelivered count what came after them. The mutex of the Store
+	// guards them.
+	waiting             []Delivery
+	missed, undelivered uint64
 }
 
 // NewStore returns an empty Store. It resolves addresses by the snapshot that latest returns, which may be
@@ -91,6 +98,11 @@ func (s *Store) Add(list []model.FlowEvent) {
 		}
 		if s.cfg.LogDenied && f.Outcome() != Allowed {
 			logDenied(s.log, f)
+		}
+	}
+	for r := range s.readers { // once for all events
+		if len(r.waiting) > 0 {
+			r.wake()
 		}
 	}
 }
@@ -121,17 +133,72 @@ func (s *Store) keep(f *Flow) {
 	}
 }
 
-// offer sends a flow to a follower whose queue has room. It returns the number of flows that the follower
+// Undelivered reports flows that the data path did not deliver to all followers.
+func (s *Store) Undelivered(n uint64) {
+	if n == 0 {
+		return
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for r := range s.readers {
+		r.undelivered += n
+		r.wake()
+	}
+}
+
+// offer adds a flow to the queue of a follower, if it has room. It returns the number of flows that the follower
 // missed: 0 or 1.
 func (r *Reader) offer(f *Flow) uint64 {
-	select {
-	case r.flows <- Delivery{f, r.missed}:
-		r.missed = 0
-		return 0
-	default:
+	if len(r.waiting) >= queue {
 		r.missed++
 		return 1
 	}
+	if r.undelivered > 0 {
+		r.waiting = append(r.waiting, Delivery{Undelivered: r.undelivered})
+		r.undelivered = 0
+	}
+	r.waiting = append(r.waiting, Delivery{Flow: f})
+	return 0
+}
+
+// wake lets Next return.
+func (r *Reader) wake() {
+	select {
+	case r.ready <- struct{}{}:
+	default: // it has not returned since the last time
+	}
+}
+
+// Next waits until there is something for the follower, and returns all of it in order. The numbers of flows that did
+// not fit into the queue are at the end, so that the follower learns of them even if no flow comes any more. The
+// error is ErrStopped, or that of the context.
+func (r *Reader) Next(ctx context.Context) ([]Delivery, error) {
+	for {
+		list, stopped := r.take()
+		switch {
+		case len(list) > 0:
+			return list, nil
+		case stopped:
+			return nil, ErrStopped
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-r.ready:
+		}
+	}
+}
+
+// take empties the queue. It reports whether the Store is stopped.
+func (r *Reader) take() (list []Delivery, stopped bool) {
+	r.store.mutex.Lock()
+	defer r.store.mutex.Unlock()
+	list, r.waiting = r.waiting, nil
+	if r.missed > 0 || r.undelivered > 0 {
+		list = append(list, Delivery{Missed: r.missed, Undelivered: r.undelivered})
+		r.missed, r.undelivered = 0, 0
+	}
+	return list, r.store.stopped
 }
 
 // Last returns up to n of the last flows that the filter selects, oldest first.
@@ -158,14 +225,16 @@ func (s *Store) Follow(n int, filter Filter) ([]*Flow, *Reader, error) {
 	if len(s.readers) == maxReaders || s.stopped {
 		return nil, nil, ErrReaders
 	}
-	flows := make(chan Delivery, queue)
-	r := &Reader{Flows: flows, store: s, flows: flows, filter: filter}
+	r := &Reader{store: s, filter: filter, ready: make(chan struct{}, 1)}
 	s.readers[r] = true
 	return s.last(n, filter), r, nil
 }
 
 // ErrReaders is the error of Follow while the Store has maxReaders followers, or after Stop.
 var ErrReaders = fmt.Errorf("%d clients already follow the flows of this node: end one of them", maxReaders)
+
+// ErrStopped is the error of Next after the last flow of a Store that was stopped.
+var ErrStopped = errors.New("the agent is stopping")
 
 // Close ends a follower.
 func (r *Reader) Close() {
@@ -194,7 +263,7 @@ func (s *Store) Stop() {
 	defer s.mutex.Unlock()
 	s.stopped = true
 	for r := range s.readers {
-		close(r.flows)
+		r.wake()
 		delete(s.readers, r)
 	}
 }

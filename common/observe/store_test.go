@@ -3,6 +3,7 @@
 package observe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -81,45 +82,120 @@ func TestParseFilter(t *testing.T) {
 	}
 }
 
-// A follower that does not read misses flows and gets the number with the next flow. It delays no other
-// follower.
+// next returns what waits for a follower: something must.
+func next(t *testing.T, r *Reader) []Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	list, err := r.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// full checks that a list has the flows of a full queue and then these numbers.
+func full(t *testing.T, list []Delivery, last Delivery) {
+	t.Helper()
+	if len(list) != queue+1 || list[queue] != last {
+		t.Fatalf("%d deliveries, the last is %+v, want %d flows and %+v", len(list), list[len(list)-1], queue, last)
+	}
+	for i, d := range list[:queue] {
+		if d.Missed != 0 || d.Undelivered != 0 || int(d.Flow.DstPort) != i {
+			t.Fatalf("delivery %d is %+v", i, d)
+		}
+	}
+}
+
+// A follower that does not read misses flows. It gets the number after the last flow that it got, also if no flow
+// follows. It delays no other follower.
 func TestSlowReader(t *testing.T) {
 	s := testStore(0, io.Discard)
 	_, slow, err := s.Follow(0, Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range queue + 7 {
+	for _, more := range []int{7, 5} {
+		for n := range queue + more {
+			s.Add([]model.FlowEvent{flowTo(uint16(n), model.Allow)})
+		}
+		full(t, next(t, slow), Delivery{Missed: uint64(more)})
+	}
+	s.Add([]model.FlowEvent{flowTo(1, model.Allow), flowTo(2, model.Allow)})
+	if list := next(t, slow); len(list) != 2 || list[0].Missed != 0 || list[1].Flow.DstPort != 2 {
+		t.Errorf("a reader that is in time gets %+v", list)
+	}
+	if _, missed := s.Totals(); missed != 12 {
+		t.Errorf("counted %d missed flows, want 12", missed)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if list, err := slow.Next(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("nothing is left, but %+v, %v comes", list, err)
+	}
+}
+
+// Every follower learns how many flows the data path did not deliver, whatever its filter. None is reported twice, and none
+// is lost when the Store stops.
+func TestUndelivered(t *testing.T) {
+	s := testStore(0, io.Discard)
+	_, all, err := s.Follow(0, Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, other, err := s.Follow(0, Filter{Namespace: "elsewhere"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Undelivered(3)
+	s.Undelivered(0)
+	for name, r := range map[string]*Reader{"all": all, "other": other} {
+		if list := next(t, r); len(list) != 1 || list[0] != (Delivery{Undelivered: 3}) {
+			t.Errorf("%s gets %+v, want 3 undelivered flows", name, list)
+		}
+	}
+	s.Undelivered(1)
+	s.Add([]model.FlowEvent{flowTo(80, model.Allow)})
+	if list := next(t, all); len(list) != 2 || list[0] != (Delivery{Undelivered: 1}) || list[1].Flow == nil {
+		t.Errorf("got %+v, want an undelivered flow before the other", list)
+	}
+	for n := range queue + 2 {
 		s.Add([]model.FlowEvent{flowTo(uint16(n), model.Allow)})
 	}
-	for range queue {
-		if d := <-slow.Flows; d.Missed != 0 {
-			t.Fatalf("%d flows missed before the queue was full", d.Missed)
+	s.Undelivered(4)
+	s.Stop()
+	full(t, next(t, all), Delivery{Missed: 2, Undelivered: 4})
+	if list := next(t, other); len(list) != 1 || list[0] != (Delivery{Undelivered: 5}) {
+		t.Errorf("the other follower gets %+v, want 5 undelivered flows", list)
+	}
+	for _, r := range []*Reader{all, other} {
+		if list, err := r.Next(t.Context()); !errors.Is(err, ErrStopped) {
+			t.Errorf("after the stop a follower gets %+v, %v", list, err)
 		}
 	}
-	s.Add([]model.FlowEvent{flowTo(1, model.Allow)})
-	if d := <-slow.Flows; d.Missed != 7 || d.Flow.DstPort != 1 {
-		t.Errorf("%d missed flows reported before port %d, want 7 before 1", d.Missed, d.Flow.DstPort)
-	}
-	if _, missed := s.Totals(); missed != 7 {
-		t.Errorf("counted %d missed flows, want 7", missed)
-	}
-	for range maxReaders - 1 {
-		if _, _, err := s.Follow(0, Filter{}); err != nil {
+}
+
+func TestReadersAreBounded(t *testing.T) {
+	s := testStore(0, io.Discard)
+	var first *Reader
+	for range maxReaders {
+		_, r, err := s.Follow(0, Filter{})
+		if err != nil {
 			t.Fatal(err)
 		}
+		first = r
 	}
 	if _, _, err := s.Follow(0, Filter{}); !errors.Is(err, ErrReaders) {
 		t.Errorf("one follower too many: %v", err)
 	}
-	slow.Close()
+	first.Close()
 	_, last, err := s.Follow(0, Filter{})
 	if err != nil {
 		t.Fatalf("a place that became free is not given away: %v", err)
 	}
 	s.Stop()
-	if d, ok := <-last.Flows; ok {
-		t.Errorf("a follower got %+v after the stop", d)
+	if d, err := last.Next(t.Context()); !errors.Is(err, ErrStopped) {
+		t.Errorf("a follower got %+v, %v after the stop", d, err)
 	}
 	s.Add([]model.FlowEvent{flowTo(1, model.Allow)}) // no follower is left
 	if _, _, err := s.Follow(0, Filter{}); !errors.Is(err, ErrReaders) {

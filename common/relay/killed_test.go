@@ -51,17 +51,10 @@ const (
 // then. Nodes a and c lose some: the data path of a does not deliver every 50th, and the reader of c is too slow for
 // bursts.
 func beAgent(name, socket string) error {
-	var made, lost atomic.Uint64
-	asked := make(chan struct{}, 1)
+	var made atomic.Uint64
 	store := observe.NewStore(observe.Config{Keep: 4096}, quietLog, func() *model.Snapshot { return nil })
 	s, err := hubble.New(hubble.Config{Node: name, Version: "1", History: 65536, Source: func() (*observe.Store, error) { return store, nil },
-		Snapshot: func() *model.Snapshot { return nil }, Missed: func(context.Context) (uint64, error) {
-			select {
-			case asked <- struct{}{}:
-			default:
-			}
-			return lost.Load(), nil
-		}}, quietLog)
+		Snapshot: func() *model.Snapshot { return nil }}, quietLog)
 	if err != nil {
 		return err
 	}
@@ -71,7 +64,9 @@ func beAgent(name, socket string) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background(), hubble.Listener{Listener: l}) }()
-	<-asked // later losses are counted from here on
+	for store.Readers() == 0 { // later losses are reported from here on
+		time.Sleep(time.Millisecond)
+	}
 	fmt.Println("ready")
 	input := bufio.NewScanner(os.Stdin)
 	input.Scan()
@@ -88,7 +83,7 @@ func beAgent(name, socket string) error {
 			}
 			switch {
 			case name == "a" && n%50 == 0:
-				lost.Add(1)
+				store.Undelivered(1)
 				made.Add(1)
 			case name == "c" && n%agentRate == 0:
 				store.Add(events(name, int(made.Load()), burst))

@@ -47,6 +47,8 @@ type Config struct {
 	// AgentFlags are passed to the agents of Linux nodes, WindowsFlags to those of
 	// Windows nodes.
 	AgentFlags, WindowsFlags []string
+	// NodeFlags are further flags of the agents of Linux nodes, by name of the node.
+	NodeFlags map[string][]string
 	// OtherCNI is set if the pods' interfaces are those of another CNI: the nodes' runtimes use the first
 	// configuration of their directories (Node.ConfDir) and run plugins from this one. Agents install theirs.
 	OtherCNI string

@@ -142,6 +142,12 @@ func writeFlowText(out, notes io.Writer, m *isthmusv1.WatchFlowsResponse) error 
 	if n := m.GetMissed(); n > 0 {
 		fmt.Fprintf(notes, "isthmusctl: %d events are missing here: they came faster than they were read\n", n)
 	}
+	if n := m.GetUndelivered(); n > 0 {
+		fmt.Fprintf(notes, "isthmusctl: %d events of all pods are missing here: over --flow-event-rate of isthmus-agent, or not read from the kernel in time\n", n)
+	}
+	if m.GetEvent() == nil {
+		return nil
+	}
 	_, err := fmt.Fprintln(out, flowLine(m.GetEvent()))
 	return err
 }
@@ -204,8 +210,7 @@ func flowEnds(f *isthmusv1.FlowEvent) string {
 	return src + " -> " + dst + " " + what
 }
 
-// writeFlowJSON writes one object per line with every field, and the number of missed events
-// before it.
+// writeFlowJSON writes one object per line with every field, and the numbers of events that are missing before it.
 func writeFlowJSON(out, _ io.Writer, m *isthmusv1.WatchFlowsResponse) error {
 	var text, line bytes.Buffer
 	if err := writeMessage(&text, "json", "FlowEvent", m); err != nil {

@@ -56,6 +56,11 @@ func TestFlowLines(t *testing.T) {
 		t.Errorf("missed events are noted as %q (%v)", notes.String(), err)
 	}
 	out.Reset()
+	notes.Reset()
+	if err := writeFlowText(&out, &notes, &isthmusv1.WatchFlowsResponse{Undelivered: 5}); err != nil || out.Len() > 0 ||
+		!strings.Contains(notes.String(), "5 events of all pods are missing here: over --flow-event-rate") {
+		t.Errorf("undelivered events are shown as %q and noted as %q (%v)", out.String(), notes.String(), err)
+	}
 	if err := writeFlowJSON(&out, &notes, m); err != nil || strings.Count(out.String(), "\n") != 1 || !json.Valid(out.Bytes()) {
 		t.Errorf("%q is not a line of JSON (%v)", out.String(), err)
 	}

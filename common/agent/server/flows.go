@@ -82,14 +82,19 @@ func (s *inspectServer) WatchFlows(r *isthmusv1.WatchFlowsRequest, stream grpc.S
 		return err
 	}
 	for {
-		select {
-		case <-stream.Context().Done():
+		list, err := reader.Next(stream.Context())
+		switch {
+		case errors.Is(err, observe.ErrStopped):
+			return status.Error(codes.Unavailable, "isthmus-agent is stopping")
+		case err != nil: // the client left
 			return nil
-		case d, ok := <-reader.Flows:
-			if !ok {
-				return status.Error(codes.Unavailable, "isthmus-agent is stopping")
+		}
+		for _, d := range list {
+			m := &isthmusv1.WatchFlowsResponse{Missed: d.Missed, Undelivered: d.Undelivered}
+			if d.Flow != nil {
+				m.Event = flowMessage(d.Flow)
 			}
-			if err := stream.Send(&isthmusv1.WatchFlowsResponse{Event: flowMessage(d.Flow), Missed: d.Missed}); err != nil {
+			if err := stream.Send(m); err != nil {
 				return err
 			}
 		}

@@ -69,13 +69,15 @@ type benchCase struct {
 var longLived = loader.Settings{Timeouts: loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour},
 	Events: loader.DefaultEvents()}
 
-func newBench(repeat int) (*bench, error) {
+func newBench(repeat int) (*bench, error) { return newBenchWith(repeat, longLived) }
+
+func newBenchWith(repeat int, settings loader.Settings) (*bench, error) {
 	b := &bench{repeat: repeat}
 	if err := floor.LoadFloorObjects(&b.floor, nil); err != nil {
 		return nil, fmt.Errorf("load floor programs: %w", err)
 	}
 	var err error
-	if b.path, err = loader.OpenSandboxWith(longLived); err != nil {
+	if b.path, err = loader.OpenSandboxWith(settings); err != nil {
 		b.floor.Close()
 		return nil, err
 	}
@@ -173,10 +175,7 @@ func (b *bench) programs(ctx context.Context, rounds int) ([]row, error) {
 // sample measures a case several times. Each round runs all programs in turn, so that a disturbance
 // of the machine affects all of them. floor and ours include the cost of an empty program.
 func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err error) {
-	if err = b.path.WriteSlot(policymap.SlotWrite{Slot: bpfobj.PodSlot{Table: c.table, Epoch: 1}}); err != nil {
-		return
-	}
-	if err = errors.Join(b.floor.Flows.Set(c.flows), b.floor.Addresses.Set(c.addresses)); err != nil {
+	if err = b.prepare(c); err != nil {
 		return
 	}
 	if err = errors.Join(b.forget(), b.visit(c.floor, c), b.visit(c.ours, c)); err != nil {
@@ -187,16 +186,9 @@ func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err 
 			return
 		}
 	}
-	frame := b.flowing
-	if c.opens {
-		frame = b.opening
-	}
+	frame := b.frame(c)
 	for range rounds {
-		nothing, err := b.time(b.floor.Empty, frame, true)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		around, err := b.through(b.floor.Empty, frame, true)
+		nothing, around, err := b.overhead(frame)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -211,6 +203,29 @@ func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err 
 		empty, floor, ours = append(empty, nothing), append(floor, least-around+nothing), append(ours, real-around+nothing)
 	}
 	return empty, floor, ours, nil
+}
+
+// prepare gives the pod the table of a case, and chooses its flows.
+func (b *bench) prepare(c benchCase) error {
+	return errors.Join(b.path.WriteSlot(policymap.SlotWrite{Slot: bpfobj.PodSlot{Table: c.table, Epoch: 1}}),
+		b.floor.Flows.Set(c.flows), b.floor.Addresses.Set(c.addresses))
+}
+
+// frame returns the packet of a case.
+func (b *bench) frame(c benchCase) []byte {
+	if c.opens {
+		return b.opening
+	}
+	return b.flowing
+}
+
+// overhead measures an empty program, and an empty program after shuffle.
+func (b *bench) overhead(frame []byte) (nothing, around float64, err error) {
+	if nothing, err = b.time(b.floor.Empty, frame, true); err != nil {
+		return 0, 0, err
+	}
+	around, err = b.through(b.floor.Empty, frame, true)
+	return nothing, around, err
 }
 
 // forget removes the flows of the least programs: of those that one case opened, the eviction of

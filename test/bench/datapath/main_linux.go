@@ -28,6 +28,7 @@ type options struct {
 	rounds, repeat   int
 	parts            string
 	jsonFile, plotTo string
+	strict           bool
 }
 
 func run(args []string, out, errOut io.Writer) int {
@@ -36,9 +37,10 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	flags.IntVar(&o.rounds, "rounds", 9, "how often everything is measured; the median counts")
 	flags.IntVar(&o.repeat, "repeat", 200_000, "packets of each measurement")
-	flags.StringVar(&o.parts, "parts", "programs,growth,paths,nodes,foreign", "what is measured")
+	flags.StringVar(&o.parts, "parts", "programs,growth,events,paths,nodes,foreign", "what is measured")
 	flags.StringVar(&o.jsonFile, "json", "", "write one JSON object a line to this file; - is standard output, in place of the table")
 	flags.StringVar(&o.plotTo, "plot", "", "draw the paths into this SVG file")
+	flags.BoolVar(&o.strict, "strict", false, "fail if a goal is missed")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -51,6 +53,9 @@ func run(args []string, out, errOut io.Writer) int {
 	rows, err := o.measure(ctx)
 	if err == nil {
 		err = o.report(rows, out)
+	}
+	if err == nil && o.strict {
+		err = missed(rows)
 	}
 	if err != nil {
 		fmt.Fprintln(errOut, "datapath:", err)
@@ -69,7 +74,7 @@ func (o options) measure(ctx context.Context) (rows []row, err error) {
 	for part := range strings.SplitSeq(o.parts, ",") {
 		var more []row
 		switch part {
-		case "programs", "growth":
+		case "programs", "growth", "events":
 			more, err = o.programs(ctx, part)
 		case "paths":
 			more, err = o.paths(ctx)
@@ -78,7 +83,7 @@ func (o options) measure(ctx context.Context) (rows []row, err error) {
 		case "foreign":
 			more, err = o.foreign(ctx)
 		default:
-			err = fmt.Errorf("unknown part %q: -parts takes programs, growth, paths, nodes and foreign", part)
+			err = fmt.Errorf("unknown part %q: -parts takes programs, growth, events, paths, nodes and foreign", part)
 		}
 		if err != nil {
 			return nil, err
@@ -96,6 +101,10 @@ func (o options) programs(ctx context.Context, part string) (rows []row, err err
 		defer close(done)
 		runtime.LockOSThread()
 		if err = prefer(benchCPU); err != nil {
+			return
+		}
+		if part == "events" {
+			rows, err = eventCosts(ctx, o.rounds, o.repeat)
 			return
 		}
 		var b *bench

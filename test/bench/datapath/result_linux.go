@@ -4,8 +4,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 )
 
@@ -43,9 +45,11 @@ func (g goal) String() string {
 	return ""
 }
 
+// met reports whether a result keeps the goal. A ratio counts as it is printed, with two digits: no measurement finds
+// exactly 1.
 func (g goal) met(ratio, difference float64) bool {
 	if g.times > 0 {
-		return ratio <= g.times
+		return math.Round(ratio*100) <= math.Round(g.times*100)
 	}
 	return g.more == 0 || difference <= g.more
 }
@@ -87,6 +91,16 @@ func (r row) beside(name string, f figure, g goal) row {
 		r.OK = &ok
 	}
 	return r
+}
+
+// missed returns an error that lists missed goals.
+func missed(rows []row) (err error) {
+	for _, r := range rows {
+		if r.OK != nil && !*r.OK {
+			err = errors.Join(err, fmt.Errorf("%s, %s: %.2f x %s, the goal is %s", r.Part, r.Path, r.Ratio, r.Floor, r.Goal))
+		}
+	}
+	return err
 }
 
 // table prints rows as text.

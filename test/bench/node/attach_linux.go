@@ -62,8 +62,8 @@ func (b *bench) measureAttach(ctx context.Context) (err error) {
 	for _, p := range both {
 		serial[p.name], parallel[p.name] = &attachTimes{}, &attachTimes{}
 	}
-	agent := b.cluster.Nodes[0].PID()
-	before, err := cpuTime(agent)
+	agent := b.cluster.Nodes[0]
+	before, err := agent.CPUTime()
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (b *bench) measureAttach(ctx context.Context) (err error) {
 			}
 		}
 	}
-	after, err := cpuTime(agent)
+	after, err := agent.CPUTime()
 	if err != nil {
 		return err
 	}

@@ -3,16 +3,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -26,18 +21,18 @@ const (
 
 // measureProcess measures the agent's process while nothing changes.
 func (b *bench) measureProcess(ctx context.Context) error {
-	pid := b.cluster.Nodes[0].PID()
+	node := b.cluster.Nodes[0]
 	time.Sleep(settleTime)
-	before, err := cpuTime(pid)
+	before, err := node.CPUTime()
 	if err != nil {
 		return err
 	}
 	time.Sleep(idleTime)
-	after, err := cpuTime(pid)
+	after, err := node.CPUTime()
 	if err != nil {
 		return err
 	}
-	memory, err := memoryOf(pid)
+	memory, err := node.Memory()
 	if err != nil {
 		return err
 	}
@@ -48,34 +43,6 @@ func (b *bench) measureProcess(ctx context.Context) error {
 		return err
 	}
 	return b.put("agent, idle CPU", 100*(after-before).Seconds()/idleTime.Seconds(), "% of a core", 1)
-}
-
-// memoryOf reads the memory of a process in MiB, by field of /proc/PID/status.
-func memoryOf(pid int) (map[string]float64, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	found := make(map[string]float64)
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		name, rest, _ := strings.Cut(lines.Text(), ":")
-		var kib float64
-		if n, _ := fmt.Sscanf(rest, "%f kB", &kib); n == 1 {
-			found[name] = kib / 1024
-		}
-	}
-	return found, nil
-}
-
-// cpuTime returns the CPU time of a process, including threads that have ended.
-func cpuTime(pid int) (time.Duration, error) {
-	var used unix.Timespec
-	// The clock ID of another process, computed as clock_getcpuclockid(3) does.
-	if err := unix.ClockGettime(int32(^pid<<3|2), &used); err != nil {
-		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
-	}
-	return time.Duration(used.Nano()), nil
 }
 
 // measureDelivery measures the time from writing a policy until this process receives a snapshot

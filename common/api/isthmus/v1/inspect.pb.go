@@ -1443,9 +1443,13 @@ func (x *WatchFlowsRequest) GetVerdicts() []string {
 
 type WatchFlowsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Event *FlowEvent             `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
-	// Number of events skipped before this one, because the client was too slow.
-	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	// Absent if the message only has numbers. A client that follows gets them also if no event comes any more.
+	Event *FlowEvent `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// Number of selected events skipped before this one, because the client was too slow.
+	Missed uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	// Number of events, of all pods, that the data path did not deliver since the last report: over the rate limit of
+	// a pod, or not read in time. A filter does not apply, because nothing else is known about them.
+	Undelivered   uint64 `protobuf:"varint,3,opt,name=undelivered,proto3" json:"undelivered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1490,6 +1494,13 @@ func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
 func (x *WatchFlowsResponse) GetMissed() uint64 {
 	if x != nil {
 		return x.Missed
+	}
+	return 0
+}
+
+func (x *WatchFlowsResponse) GetUndelivered() uint64 {
+	if x != nil {
+		return x.Undelivered
 	}
 	return 0
 }
@@ -1870,10 +1881,11 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12#\n" +
 	"\rpod_namespace\x18\x03 \x01(\tR\fpodNamespace\x12\x19\n" +
 	"\bpod_name\x18\x04 \x01(\tR\apodName\x12\x1a\n" +
-	"\bverdicts\x18\x05 \x03(\tR\bverdicts\"Y\n" +
+	"\bverdicts\x18\x05 \x03(\tR\bverdicts\"{\n" +
 	"\x12WatchFlowsResponse\x12+\n" +
 	"\x05event\x18\x01 \x01(\v2\x15.isthmus.v1.FlowEventR\x05event\x12\x16\n" +
-	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\xa6\x05\n" +
+	"\x06missed\x18\x02 \x01(\x04R\x06missed\x12 \n" +
+	"\vundelivered\x18\x03 \x01(\x04R\vundelivered\"\xa6\x05\n" +
 	"\tFlowEvent\x12\x1b\n" +
 	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\x12#\n" +
 	"\rpod_namespace\x18\x02 \x01(\tR\fpodNamespace\x12\x19\n" +

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package readers
+
+import (
+	"bufio"
+	"fmt"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/test/cluster"
+)
+
+// Emitted are counters of a node, from its metrics.
+type Emitted struct {
+	// Decided counts verdicts on new flows, and drops for other reasons: each is an event. The programs count them apart from
+	// the events.
+	Decided uint64
+	// Seen is the number of events that the agent got. Limited were over the limit of a pod, Lost not read from the kernel in
+	// time.
+	Seen, Limited, Lost uint64
+}
+
+// Events is the number of events by the counters of events.
+func (e Emitted) Events() uint64 { return e.Seen + e.Limited + e.Lost }
+
+// Since returns the difference to earlier counters.
+func (e Emitted) Since(before Emitted) Emitted {
+	return Emitted{e.Decided - before.Decided, e.Seen - before.Seen, e.Limited - before.Limited, e.Lost - before.Lost}
+}
+
+// Count reads the counters of a node.
+func Count(n *cluster.Node) (e Emitted, err error) {
+	text, _, err := n.Get("/metrics")
+	if err != nil {
+		return e, err
+	}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		series, value, _ := strings.Cut(lines.Text(), " ")
+		var to *uint64
+		switch name, labels, _ := strings.Cut(series, "{"); {
+		case name == "isthmus_verdicts_total", name == "isthmus_drops_total":
+			to = &e.Decided
+		case name == "isthmus_flow_events_total":
+			to = &e.Seen
+		case name == "isthmus_flow_events_missed_total" && strings.Contains(labels, `"limited"`):
+			to = &e.Limited
+		case name == "isthmus_flow_events_missed_total" && strings.Contains(labels, `"lost"`):
+			to = &e.Lost
+		default:
+			continue
+		}
+		var v float64
+		if _, err := fmt.Sscan(value, &v); err != nil {
+			return e, fmt.Errorf("metric %q: %w", lines.Text(), err)
+		}
+		*to += uint64(v)
+	}
+	return e, lines.Err()
+}
