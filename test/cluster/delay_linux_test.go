@@ -69,7 +69,7 @@ func TestEnforcementDelay(t *testing.T) {
 			for _, took := range []time.Duration{e.Stopped, e.Resumed} {
 				measured = append(measured, took)
 				if took > most {
-					t.Errorf("%s: stopped after %s, resumed after %s; want at most %s", e.What, e.Stopped, e.Resumed, most)
+					t.Fatalf("%s: stopped after %s, resumed after %s; want at most %s", e.What, e.Stopped, e.Resumed, most)
 				}
 			}
 			if !e.Cut || !e.Continued {
