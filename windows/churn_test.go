@@ -39,10 +39,8 @@ type churn struct {
 	attached map[model.EndpointID]dataplane.EndpointSpec
 	// may are the States that an endpoint's ACLs may be of: the one that was put
 	// in force last, and those that could not be since. None means deny.
-	may      map[model.EndpointID][]*model.State
-	checks   int
-	failures int
-	added    int
+	may                     map[model.EndpointID][]*model.State
+	checks, failures, added int
 	// together counts ADDs that ran beside another one.
 	together int
 	// prepared counts endpoints that were prepared, used those that pods got.

@@ -79,7 +79,7 @@ func (u *undelivered) run(ctx context.Context) {
 }
 
 // report reports the events since the call before. The first call that reads the counters only remembers them. Counters
-// that are lower than before began anew.
+// that are lower than before began again.
 func (u *undelivered) report() {
 	s := u.agent.sampler.Sample(statusWait, u.read)
 	if s.Err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestUndelivered checks that followers of flows learn how many events the data path did not deliver since they began,
-// each once, also if no event comes and after the counters began anew.
+// each once, also if no event comes and after the counters began again.
 func TestUndelivered(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		features := linux

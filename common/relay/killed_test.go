@@ -312,7 +312,7 @@ func lateness(ctx context.Context) func() time.Duration {
 // TestKilledNode follows three nodes, each a process, while one of them is killed and two lose events: one in its data
 // path, the other because bursts are too fast for a reader. Every flow arrives once or is reported as lost, and the
 // node that is gone is named. A flow takes some hand-overs between threads. On a busy machine each may be as late as a
-// goroutine that only sleeps: the lag may be longer by that, and if it uses up the time that the relay waits for other
+// goroutine that only sleeps, and the lag may be longer by that. If it uses up the time that the relay waits for other
 // nodes, 1 % of the flows may be out of order.
 func TestKilledNode(t *testing.T) {
 	const limit, handOvers = 1500 * time.Millisecond, 6

@@ -63,10 +63,9 @@ func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr
 // streamRate is the number of packets per second that keepsAll sends.
 const streamRate = 2000
 
-// keepsAll sends packets and keeps connections open during a change. No packet may be lost. If the change is one of the
-// fabric, it returns for how long only one node was ready: their pods may not reach each other then, and a device may
-// go with the packets in it. Apart from that time no more than the packets of a second, and 5 %, may be lost, and none
-// afterwards.
+// keepsAll sends packets and keeps connections open during a change. No packet may be lost. A change of the fabric
+// returns for how long only one node was ready. The pods may not reach each other then, and a device may go with the
+// packets in it. Apart from that time no more than the packets of a second, and 5 %, may be lost, and none afterwards.
 func keepsAll(t *testing.T, client, server *cluster.Pod, fabric bool, change func() (apart time.Duration)) {
 	t.Helper()
 	var to []traffic.Target

@@ -66,24 +66,6 @@ func TestTranslation(t *testing.T) {
 		}
 	}
 	node := windows.Addresses()[0]
-	// denied checks that nothing of the Linux pod arrives behind the host port. An allowed flow on the same path does.
-	denied := func() {
-		t.Helper()
-		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
-			before := servers.Arrived(netip.AddrPortFrom(win.IPs[0], 7100), protocol)
-			for range 3 {
-				if got, err := (traffic.Flow{NS: lin.NS, To: netip.AddrPortFrom(node, 8100), Protocol: protocol}).Seen(time.Second); err == nil || !traffic.Silent(err) {
-					t.Errorf("denied Linux pod to a host port by %s: seen as %s, %v, want silence", protocol, got, err)
-				}
-			}
-			if got, err := (traffic.Flow{NS: outside, To: netip.AddrPortFrom(node, 8100), Protocol: protocol}).Seen(20 * time.Second); got != world[0] {
-				t.Errorf("allowed outside to a host port by %s: seen as %s, want %s: %v", protocol, got, world[0], err)
-			}
-			if n := servers.Arrived(netip.AddrPortFrom(win.IPs[0], 7100), protocol) - before; n != 1 {
-				t.Errorf("denied Linux pod to a host port by %s: with the allowed flow %d arrived, want 1", protocol, n)
-			}
-		}
-	}
 	settle()
 	check("Windows pod to the outside", win.NS, world[0], 7100, node)
 	check("Windows pod to a Linux pod", win.NS, lin.IPs[0], 7100, win.IPs[0])
@@ -102,8 +84,34 @@ spec: {podSelector: {matchLabels: {app: win}}, ingress: [{from: [{ipBlock: {cidr
 		t.Fatal(err)
 	}
 	settle()
-	denied()
+	h := hostPort{at: netip.AddrPortFrom(node, 8100), pod: netip.AddrPortFrom(win.IPs[0], 7100), servers: servers}
+	h.denied(t, lin.NS, outside, world[0])
 	check("the denied pod's own connections", win.NS, lin.IPs[0], 7100, win.IPs[0])
+}
+
+// hostPort is a port of a node that leads to a server in a pod.
+type hostPort struct {
+	at, pod netip.AddrPort
+	servers *traffic.Servers
+}
+
+// denied checks that nothing from one namespace arrives at the pod. Flows from another one, which policy allows, do.
+func (h hostPort) denied(t *testing.T, from, allowed *netns.NS, source netip.Addr) {
+	t.Helper()
+	for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+		before := h.servers.Arrived(h.pod, protocol)
+		for range 3 {
+			if got, err := (traffic.Flow{NS: from, To: h.at, Protocol: protocol}).Seen(time.Second); err == nil || !traffic.Silent(err) {
+				t.Errorf("denied flow to a host port by %s: seen as %s, %v, want silence", protocol, got, err)
+			}
+		}
+		if got, err := (traffic.Flow{NS: allowed, To: h.at, Protocol: protocol}).Seen(20 * time.Second); got != source {
+			t.Errorf("allowed flow to a host port by %s: seen as %s, want %s: %v", protocol, got, source, err)
+		}
+		if n := h.servers.Arrived(h.pod, protocol) - before; n != 1 {
+			t.Errorf("denied flow to a host port by %s: with the allowed flow %d arrived, want 1", protocol, n)
+		}
+	}
 }
 
 // commands are what the nodes of all tests run, under Wine also the executables for Windows.

@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// SYNs sends TCP segments that open connections nobody uses, each from another port. IPv4 only.
+// SYNs sends TCP segments that open unused connections, each from another port. IPv4 only.
 type SYNs struct {
 	socket int
 	ip     layers.IPv4

@@ -9,8 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// AtNode returns the Service and the port of it to which a node forwards connections to a port of its own address, or nil
-// if the address is not that of a node, or its port leads to no Service.
+// AtNode returns the Service, and the port of it, to which a node forwards connections to a port of its own address. It
+// returns nil if the address is not that of a node, or if the port leads to no Service.
 func (t *Services) AtNode(a netip.Addr, protocol model.Protocol, port uint16) (*model.Service, model.ServicePort) {
 	if t.owners.Nodes[a] == nil || port == 0 {
 		return nil, model.ServicePort{}

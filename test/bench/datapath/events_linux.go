@@ -15,7 +15,7 @@ import (
 // written is the number of packets in a measurement of which each writes an event. The ring has room for all.
 const written = 4_000
 
-// eventLoads is how often the programs and maps are loaded anew. Where the kernel places them in memory changes an
+// eventLoads is how often the programs and maps are loaded again. Where the kernel places them in memory changes an
 // established packet by some per cent, so one load would measure that.
 const eventLoads = 9
 
