@@ -165,17 +165,18 @@ type fuzzing struct {
 var turns = []struct {
 	flows, packets int
 	share          time.Duration
-}{{Ample, length, 82}, {Scarce, 4 * length, 6}, {Few, 4 * length, 6}, {Tight, 4 * length, 6}}
+}{{Scarce, 4 * length, 6}, {Few, 4 * length, 6}, {Tight, 4 * length, 6}, {Ample, length, 82}}
 
 // work runs sequences on tables of all sizes in turn. After a failure it continues on a new node.
 func (f *fuzzing) work() {
 	for f.continues() {
 		for _, turn := range turns {
-			for until := time.Now().Add(f.round * turn.share / 100); f.continues() && time.Now().Before(until); {
-				if err := f.take(turn.flows, turn.packets, until); err != nil {
-					f.t.Error(err)
-					f.failures.Store(10)
-				}
+			if !f.continues() {
+				return
+			}
+			if err := f.take(turn.flows, turn.packets, f.round*turn.share/100); err != nil {
+				f.t.Error(err)
+				f.failures.Store(10)
 			}
 		}
 	}
@@ -183,8 +184,9 @@ func (f *fuzzing) work() {
 
 func (f *fuzzing) continues() bool { return time.Now().Before(f.end) && f.failures.Load() < 10 }
 
-// take runs sequences on one node, until one fails or the time is over. It returns an error if the test itself fails.
-func (f *fuzzing) take(flows, packets int, until time.Time) error {
+// take runs sequences on one node, until one fails or the time is over, which begins when the programs are loaded. It returns an
+// error if the test itself fails.
+func (f *fuzzing) take(flows, packets int, limit time.Duration) error {
 	r, err := Open(flows, nil)
 	if err != nil {
 		return err
@@ -195,7 +197,7 @@ func (f *fuzzing) take(flows, packets int, until time.Time) error {
 		f.totals.Add(&r.Totals)
 		f.mu.Unlock()
 	}()
-	for f.continues() && time.Now().Before(until) {
+	for begin := time.Now(); f.continues() && time.Since(begin) < limit; {
 		seed := f.seed.Add(1) - 1
 		steps := Generate(seed, packets)
 		switch seed % 5000 {
