@@ -122,7 +122,8 @@ func (g *Group) Check(d Account) error {
 		if c.Sum() != e.Decided {
 			errs = append(errs, fmt.Errorf("reader %s knows of %d events of %d: %+v", r.Name, c.Sum(), e.Decided, c))
 		}
-		if slices.Contains(g.stalling, r) && c.Slow == 0 {
+		// On a busy machine the queue of the server may lose so much that the reader's own buffer is never full.
+		if slices.Contains(g.stalling, r) && c.Slow+c.Queue == 0 {
 			errs = append(errs, fmt.Errorf("reader %s stalled and missed nothing: %+v", r.Name, c))
 		}
 	}
