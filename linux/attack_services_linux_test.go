@@ -207,10 +207,10 @@ func TestAttackMasqueradedPortOfAnotherClient(t *testing.T) {
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		l := newServiceAttackLab(t, change)
 		l.apply(isolate("b", model.Ingress, accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
-		for _, f := range families {
+		for i, f := range families {
 			from := func(ns *netns.NS) (c net.Conn) {
 				l.must(ns.Do(func() (err error) {
-					d := net.Dialer{LocalAddr: &net.UDPAddr{Port: 5555}}
+					d := net.Dialer{LocalAddr: &net.UDPAddr{Port: 5555 + i}}
 					c, err = d.Dial("udp", net.JoinHostPort(f.node, "30080"))
 					return err
 				}))
