@@ -132,7 +132,8 @@ func (u *upgradeTraffic) watchSteps() {
 		time.Sleep(10 * time.Millisecond)
 		for _, to := range []string{"10.1.0.12", outsideAddr6} {
 			if err := reach(u.pods["a"], "tcp", to, 8080, patience); err != nil {
-				u.t.Errorf("before step %q: connection to %s: %v", name, to, err)
+				c, unread := u.backend.Counters(u.t.Context())
+				u.t.Errorf("before step %q: connection to %s: %v; counters: %+v, %v", name, to, err, c, unread)
 			}
 		}
 		u.serversSpeak()
