@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pod adds entries to tables of the kernel that all pods of its node share, by flows that policy allows: a neighbour
-// for each address of the segment, and a tracked connection for each flow. SECURITY.md says so.
+// Flows that policy allows add entries to tables of the kernel, which all pods of a node share: a neighbour for each
+// address of the segment, and a tracked connection for each flow. SECURITY.md says so.
 func TestFlowsFillTablesOfTheHost(t *testing.T) {
 	t.Parallel()
 	l := newServiceLab(t)
