@@ -66,7 +66,7 @@ func wholeSuites() []suite {
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
 			// they compute, so more of them run than there are processors. make test has run go vet before.
 			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
-				flags: []string{"-count=1", "-vet=off", "-timeout=30m", "-p=4"}, env: whole},
+				flags: []string{"-count=1", "-vet=off", "-timeout=30m", "-p=3"}, env: whole},
 			underWine(),
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m"}},
 		}},
