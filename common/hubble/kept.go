@@ -61,10 +61,22 @@ func (k *Kept) Forget() {
 	k.message.Store(nil)
 }
 
+// message holds the parts of a message, which take one allocation together.
+type message struct {
+	flow  flow.Flow
+	time  timestamppb.Timestamp
+	ip    flow.IP
+	l4    flow.Layer4
+	tcp   flow.TCP
+	isTCP flow.Layer4_TCP
+}
+
 func (k *Kept) build() *flow.Flow {
-	f, m := k.flow, k.mapper
-	out := &flow.Flow{Time: timestamppb.New(f.Time), Uuid: k.uuid(), Emitter: m.emitter, Type: flow.FlowType_L3_L4,
-		NodeName: m.node, NodeLabels: k.labels, TrafficDirection: directions[f.Direction]}
+	f, m, all := k.flow, k.mapper, &message{}
+	out := &all.flow
+	all.time.Seconds, all.time.Nanos = f.Time.Unix(), int32(f.Time.Nanosecond())
+	out.Time, out.Uuid, out.Emitter, out.Type = &all.time, k.uuid(), m.emitter, flow.FlowType_L3_L4
+	out.NodeName, out.NodeLabels, out.TrafficDirection = m.node, k.labels, directions[f.Direction]
 	k.outcome(out)
 	if f.Direction == model.Egress {
 		out.Source, out.Destination = k.local, k.remote
@@ -72,14 +84,15 @@ func (k *Kept) build() *flow.Flow {
 		out.Source, out.Destination = k.remote, k.local
 	}
 	if f.Src.IsValid() {
-		out.IP = &flow.IP{Source: f.Src.String(), Destination: f.Dst.String(), IpVersion: flow.IPVersion_IPv4}
+		out.IP = &all.ip
+		all.ip.Source, all.ip.Destination, all.ip.IpVersion = f.Src.String(), f.Dst.String(), flow.IPVersion_IPv4
 		if f.Src.Is6() {
-			out.IP.IpVersion = flow.IPVersion_IPv6
+			all.ip.IpVersion = flow.IPVersion_IPv6
 		}
 		if f.Masquerade.IsValid() {
-			out.IP.SourceXlated = f.Masquerade.Addr().String()
+			all.ip.SourceXlated = f.Masquerade.Addr().String()
 		}
-		out.L4 = transport(f)
+		out.L4 = transport(f, all)
 	}
 	return out
 }
@@ -170,11 +183,13 @@ var dropReasons = [...]flow.DropReason{
 }
 
 // transport returns the ports, or the type of an ICMP message; nil for other protocols.
-func transport(f *observe.Flow) *flow.Layer4 {
+func transport(f *observe.Flow, all *message) *flow.Layer4 {
 	src, dst := uint32(f.SrcPort), uint32(f.DstPort)
 	switch f.Protocol {
 	case model.TCP:
-		return &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: src, DestinationPort: dst}}}
+		all.tcp.SourcePort, all.tcp.DestinationPort = src, dst
+		all.isTCP.TCP, all.l4.Protocol = &all.tcp, &all.isTCP
+		return &all.l4
 	case model.UDP:
 		return &flow.Layer4{Protocol: &flow.Layer4_UDP{UDP: &flow.UDP{SourcePort: src, DestinationPort: dst}}}
 	case model.SCTP:
