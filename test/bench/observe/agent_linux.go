@@ -20,7 +20,7 @@ const (
 	segmentRate = 500
 	// goalCPU is for 1,000 events a second, in percent of a core. goalMemory is in MiB.
 	goalCPU, goalMemory = 2, 8
-	// settleTime passes before the first measurement, and before memory is read. ringTime is more than the interval in
+	// settleTime passes before the first measurement. ringTime is more than the interval in
 	// which an agent reads events.
 	settleTime = 10 * time.Second
 	ringTime   = 500 * time.Millisecond
@@ -80,15 +80,11 @@ func (b *bench) measureLoad(ctx context.Context, l load, before float64) (err er
 	if err := put("agent, CPU for 1,000 events/s, "+l.name, cost, "% of a core"); err != nil {
 		return err
 	}
-	time.Sleep(settleTime)
-	now, err := b.growth()
-	if err != nil {
-		return err
-	}
+	memory := median(all, func(s sample) float64 { return s.growth }) - before
 	if goal {
-		return b.putGoal("agent, resident memory for events, "+l.name, now-before, "MiB", goalMemory)
+		return b.putGoal("agent, resident memory for events, "+l.name, memory, "MiB", goalMemory)
 	}
-	return b.put("agent, resident memory for events, "+l.name, now-before, "MiB")
+	return b.put("agent, resident memory for events, "+l.name, memory, "MiB")
 }
 
 // growth returns how much more memory the agent that reports has than the other one.
@@ -106,6 +102,8 @@ type sample struct {
 	events              float64
 	lasted              time.Duration
 	reporting, silently time.Duration
+	// growth is how much more memory the agent that reports has. It changes with each garbage collection of either agent.
+	growth float64
 }
 
 // cost returns the difference of the CPU times for 1,000 events a second, in percent of a core.
@@ -151,6 +149,9 @@ func (b *bench) round(ctx context.Context) (s sample, err error) {
 		return s, err
 	}
 	s.lasted, s.reporting, s.silently = time.Since(began), usedNow[0]-used[0], usedNow[1]-used[1]
+	if s.growth, err = b.growth(); err != nil {
+		return s, err
+	}
 	after, err := readers.Count(b.reports.node)
 	if err != nil {
 		return s, err
