@@ -20,8 +20,7 @@ const (
 	segmentRate = 500
 	// goalCPU is for 1,000 events a second, in percent of a core. goalMemory is in MiB.
 	goalCPU, goalMemory = 2, 8
-	// settleTime passes before the first measurement. ringTime is more than the interval in
-	// which an agent reads events.
+	// settleTime passes before the first measurement. ringTime is more than the interval in which an agent reads events.
 	settleTime = 10 * time.Second
 	ringTime   = 500 * time.Millisecond
 )
