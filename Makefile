@@ -12,8 +12,8 @@ usable = $(or $(GO),$(error no usable Go: run 'sudo make deps'))
 path = PATH="$(patsubst %/,%,$(dir $(usable))):$$PATH"
 go = $(path) $(usable)
 
-# The version is stamped below; git refuses to tell root about others' checkouts. The settings are those of released
-# commands, so that every build, test and checkout shares one cache.
+# The version is stamped below; git refuses to tell root about others' checkouts. Paths are trimmed and C is off, as in
+# released commands. So builds and tests of every checkout share one cache.
 export GOFLAGS += -buildvcs=false -trimpath
 export CGO_ENABLED = 0
 VERSION ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -81,21 +81,21 @@ gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
 .PHONY: build
 build: ## Build the commands for Linux and Windows into bin/
 	@set -e; for b in $(binaries); do \
-		CGO_ENABLED=0 GOOS=linux $(go) build -trimpath -ldflags "$(ldflags)" -o bin/linux/$$b ./cmd/$$b; \
-		CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/$$b.exe ./cmd/$$b; \
+		GOOS=linux $(go) build -ldflags "$(ldflags)" -o bin/linux/$$b ./cmd/$$b; \
+		GOOS=windows GOARCH=amd64 $(go) build -ldflags "$(ldflags)" -o bin/windows/$$b.exe ./cmd/$$b; \
 	done
 
 .PHONY: conformance
 conformance: ## Build the programs that test a Windows host and what Isthmus assumes about it, into bin/windows/
 	@set -e; for b in conformance smoke; do \
-		CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/isthmus-$$b.exe ./test/$$b; \
+		GOOS=windows GOARCH=amd64 $(go) build -ldflags "$(ldflags)" -o bin/windows/isthmus-$$b.exe ./test/$$b; \
 	done
 
 .PHONY: images
 images: ## Write container images for Linux and Windows into build/images, without a daemon
 	@rm -rf build/images
 	@set -e; for p in linux-amd64 linux-arm64 windows-amd64; do for b in $(binaries); do \
-		CGO_ENABLED=0 GOOS=$${p%-*} GOARCH=$${p#*-} $(go) build -trimpath -ldflags "$(ldflags)" \
+		GOOS=$${p%-*} GOARCH=$${p#*-} $(go) build -ldflags "$(ldflags)" \
 			-o build/images/$$p/$$b$$(test $${p%-*} = windows && echo .exe || true) ./cmd/$$b; \
 	done; done
 	@cd deploy/release && GOFLAGS= $(go) run . -licences-only "$(CURDIR)/build/images"

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -284,6 +285,25 @@ func reach(from *netns.NS, network, to string, port uint16, limit time.Duration)
 		protocol = model.UDP
 	}
 	return traffic.Flow{NS: from, To: netip.AddrPortFrom(netip.MustParseAddr(to), port), Protocol: protocol}.Try(context.Background(), limit)
+}
+
+// sends sends UDP packets, each from a port of its own.
+func (l *lab) sends(from *netns.NS, n int, to string) {
+	l.t.Helper()
+	l.must(from.Do(func() error {
+		for range n {
+			c, err := net.Dial("udp", to)
+			if err != nil {
+				return err
+			}
+			_, err = c.Write([]byte("hello"))
+			c.Close()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 // After silence, a test no longer expects an answer. An expected answer may take patience on a

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // verdictLab compares the verdicts of pods with those of the node until a pod was deleted, with which
@@ -58,25 +57,6 @@ func (l *verdictLab) verdicts() map[string][2][2]uint64 {
 	}
 	l.t.Fatalf("the verdicts of the pods, %v, are not those of the node, %v", pods, node)
 	return nil
-}
-
-// sends sends UDP packets, each from a port of its own.
-func (l *verdictLab) sends(from *netns.NS, n int, to string) {
-	l.t.Helper()
-	l.must(from.Do(func() error {
-		for range n {
-			c, err := net.Dial("udp", to)
-			if err != nil {
-				return err
-			}
-			_, err = c.Write([]byte("hello"))
-			c.Close()
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
 }
 
 // ingress waits until a pod has counted these verdicts since earlier ones.

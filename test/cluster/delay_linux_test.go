@@ -55,6 +55,7 @@ func TestEnforcementDelay(t *testing.T) {
 	}
 	quiet := directory.DefaultDirectoryConfig("").Debounce
 	var measured []time.Duration
+	followed := 0 // edits after which connections still opened, and then stopped
 	for range 8 {
 		for what, edit := range map[string]func(context.Context, []*cluster.Flow) (*cluster.Edit, error){"policy": c.EditPolicy, "labels": c.EditLabel} {
 			late := lateness(t.Context())
@@ -65,6 +66,9 @@ func TestEnforcementDelay(t *testing.T) {
 			}
 			if e == nil {
 				t.Fatalf("no flow depends on the %s: nothing is measured", what)
+			}
+			if e.Stopped > 0 {
+				followed++
 			}
 			for _, took := range []time.Duration{e.Stopped, e.Resumed} {
 				measured = append(measured, took)
@@ -80,8 +84,8 @@ func TestEnforcementDelay(t *testing.T) {
 	slices.Sort(measured)
 	t.Logf("edits: measured=%d p50=%s most=%s; the directory was quiet for %s of each", len(measured), measured[len(measured)/2], measured[len(measured)-1], quiet)
 	// On a busy machine every attempt of an edit may time out: such an edit measures nothing.
-	if measured[len(measured)/2] == 0 {
-		t.Error("most edits took no time: the flow did not follow them")
+	if edits := len(measured) / 2; followed*2 < edits {
+		t.Errorf("connections stopped before %d of %d edits: these measure nothing", edits-followed, edits)
 	}
 }
 
