@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -134,8 +135,8 @@ func (a *auditLab) kinds() (all []kind) {
 	return slices.DeleteFunc(all, func(k kind) bool { return k.needs != "" && !a.links[k.needs] })
 }
 
-func (a *auditLab) pinned(name string) string {
-	return filepath.Join(a.bpffs, loader.LayoutVersion, name)
+func (l *lab) pinned(name string) string {
+	return filepath.Join(l.bpffs, loader.LayoutVersion, name)
 }
 
 func (a *auditLab) hostEnd(pod string) string {
@@ -149,12 +150,36 @@ type rawEntry struct{ key, value []byte }
 
 // rawEntries reads a map, in the order of the kernel.
 func rawEntries(m *ebpf.Map) (all []rawEntry, err error) {
+	if m.Type() == ebpf.Array || m.Type() == ebpf.Hash {
+		return rawBatches(m)
+	}
 	var key, value []byte
 	it := m.Iterate()
 	for it.Next(&key, &value) {
 		all = append(all, rawEntry{slices.Clone(key), slices.Clone(value)})
 	}
 	return all, it.Err()
+}
+
+// rawBatches reads a map that has batches since Linux 5.6.
+func rawBatches(m *ebpf.Map) (all []rawEntry, err error) {
+	list := func(size uint32) reflect.Value {
+		n := int(m.MaxEntries()) // a bucket has at most all entries
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
+	}
+	keys, values := list(m.KeySize()), list(m.ValueSize())
+	var at ebpf.MapBatchCursor
+	for err == nil {
+		var n int
+		n, err = m.BatchLookup(&at, keys.Interface(), values.Interface(), nil)
+		for i := range n {
+			all = append(all, rawEntry{slices.Clone(keys.Index(i).Bytes()), slices.Clone(values.Index(i).Bytes())})
+		}
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) { // the last batch
+		err = nil
+	}
+	return all, err
 }
 
 func (a *auditLab) open(name string, f func(*ebpf.Map) error) error {
