@@ -65,7 +65,8 @@ func wholeSuites() []suite {
 		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: []step{
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
 			// they compute, so more of them run than there are processors. make test has run go vet before.
-			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
+			{packages: []string{"./linux", "./test/wine", "./test/cluster", "./cmd/isthmus-agent", "./test/conformance", "./test/operator", "./linux/loader",
+				"./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
 				flags: []string{"-count=1", "-vet=off", "-timeout=30m", "-p=3"}, env: whole},
 			underWine(),
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m"}},
@@ -89,7 +90,8 @@ func systemSuites() []suite {
 	}
 	return []suite{
 		{name: "windows", summary: true, reports: []report{windowsReport}, steps: []step{
-			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: whole},
+			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"},
+				env: append([]string{"ISTHMUS_SMOKE=all"}, whole...)},
 			underWine(),
 			{packages: []string{"./test/wine/units"}, flags: []string{"-count=1", "-timeout=20m"}, env: append([]string{"ISTHMUS_WINE_UNITS=1"}, whole...)},
 		}},

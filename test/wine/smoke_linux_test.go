@@ -23,7 +23,12 @@ func TestSmokeProgram(t *testing.T) {
 		"overlay":  "steps=19 failed=0 adds=26 deletes=26 calls=288 ",
 		"nat":      "steps=10 failed=0 adds=0 deletes=0 calls=288 ",
 	} {
-		t.Run(mode, func(t *testing.T) { smoke(t, m, mode, want) })
+		t.Run(mode, func(t *testing.T) {
+			if mode != "l2bridge" && os.Getenv("ISTHMUS_SMOKE") != "all" {
+				t.Skip("takes a minute of processor time: make test-windows runs it")
+			}
+			smoke(t, m, mode, want)
+		})
 	}
 	if code := exitCode(m, "isthmus-smoke.exe", "--mode", "transparent"); code != 2 {
 		t.Errorf("exit code %d for a wrong flag, want 2", code)
