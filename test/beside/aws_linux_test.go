@@ -60,6 +60,8 @@ func awsConf(n *cluster.Node) string {
 // awsSocket is where the plugin expects its daemon. It cannot be configured.
 const awsSocket = "/run/aws-node/ipamd.sock"
 
+var usedByAWS = []string{"aws-cni", "egress-cni"}
+
 // secondTable is the route table of pods whose address is one of the second interface of their node.
 const secondTable = "2"
 
@@ -75,6 +77,7 @@ var marks = []string{
 // Nodes have one interface, so that the table of the second one leads to the same routers.
 func startAWS(t *testing.T, c *cluster.Cluster, bin string) {
 	t.Helper()
+	run(t, "aws", "go", "build", "-o", filepath.Join(bin, "ipamd"), "./ipamd")
 	if err := os.Mkdir(filepath.Dir(awsSocket), 0o700); err != nil {
 		t.Fatalf("%v: on this machine runs the VPC CNI plugin, or an earlier test was killed", err)
 	}

@@ -5,9 +5,7 @@ package beside_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -45,9 +43,6 @@ func TestBeside(t *testing.T) {
 		t.Skip("needs root and programs of other projects: make test-beside runs it")
 	}
 	bin := t.TempDir()
-	build(t, bin, names(plugins)...)
-	run(t, "aws", "go", "build", "-o", filepath.Join(bin, "ipamd"), "./ipamd")
-	buildFlanneld(t, bin)
 	if err := cluster.Build(ctx, "../..", bin, os.Stderr); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +54,8 @@ func TestBeside(t *testing.T) {
 		t.Fatalf("%d cases: has the corpus other names now?", len(all))
 	}
 	y := &tally{}
-	for i, w := range networks() {
+	tested := networks()
+	for i, w := range tested {
 		t.Run(w.name, func(t *testing.T) {
 			var chosen []corpus.Case
 			for j := i; j < len(all); j += 12 { // other cases for every network
@@ -77,6 +73,9 @@ func TestBeside(t *testing.T) {
 		})
 	}
 	fmt.Println(y)
+	if y.cnis < len(tested) {
+		return // some failed, or were not chosen
+	}
 	if y.adopted == 0 {
 		t.Error("no pod was adopted")
 	}
@@ -100,16 +99,27 @@ type bench struct {
 	confs   map[string]string
 }
 
+// config is that of a cluster of two nodes, the second one with Windows if the network needs it.
+func (b *bench) config(bin, dir string) cluster.Config {
+	c := cluster.Config{Dir: dir, Bin: bin, Linux: 2, OtherCNI: b.plugins, AgentFlags: []string{"--mode=policy"}}
+	if b.network.windows {
+		c.Linux, c.Windows, c.Wine, c.Overlay, c.WindowsFlags = 1, 1, true, b.network.overlay, c.AgentFlags
+	}
+	return c
+}
+
 // make makes the cluster, without agents.
 func (b *bench) make(bin string) {
 	b.t.Helper()
 	b.plugins = b.t.TempDir()
-	for _, p := range plugins {
-		err := os.Link(filepath.Join(bin, p.name), filepath.Join(b.plugins, p.name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // a test builds the plugins that it uses
-		}
-		if err != nil {
+	build(b.t, bin, b.network.uses...)
+	names := b.network.uses
+	if b.network.windows {
+		buildWindows(b.t, bin)
+		names = slices.Concat(names, windowsPlugins)
+	}
+	for _, name := range names {
+		if err := os.Link(filepath.Join(bin, name), filepath.Join(b.plugins, name)); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -117,7 +127,7 @@ func (b *bench) make(bin string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 2, OtherCNI: b.plugins, AgentFlags: []string{"--mode=policy"}})
+	c, err := cluster.New(b.config(bin, dir))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -129,6 +139,10 @@ func (b *bench) make(bin string) {
 			for _, n := range c.Nodes {
 				text, _ := os.ReadFile(n.Log())
 				b.t.Logf("agent of %s:\n%s", n.Name, text[max(0, len(text)-6000):])
+				if n.OS == model.Windows {
+					objects, packets, err := n.HNS(ctx)
+					b.t.Logf("HNS of %s: %v\n%s\n%s", n.Name, err, objects, packets[max(0, len(packets)-3000):])
+				}
 			}
 		}
 		if err := c.Close(); err != nil {
@@ -139,6 +153,9 @@ func (b *bench) make(bin string) {
 		for _, n := range c.Nodes {
 			n.PodCIDRs = slices.DeleteFunc(n.PodCIDRs, func(p netip.Prefix) bool { return !only(p) })
 		}
+	}
+	if err := c.BootWindows(ctx); err != nil {
+		b.t.Fatal(err)
 	}
 	b.cluster, b.lab = c, replay.New(c, func(i int) *cluster.Node { return c.Nodes[i%2] })
 	b.confs = b.network.begin(b.t, c, bin)
@@ -204,10 +221,12 @@ func (b *bench) adopted(cases []corpus.Case) {
 			}
 		}
 	}
-	b.observed(name)
+	if !b.network.windows { // mode observe is for Linux
+		b.observed(name)
+	}
 	adopted := 0
 	for _, n := range b.cluster.Nodes {
-		records, err := filepath.Glob(filepath.Join(n.Dir, "state", "endpoints", "*.json"))
+		records, err := filepath.Glob(filepath.Join(n.Records(), "*.json"))
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -349,8 +368,8 @@ func (b *bench) remove() {
 			b.t.Errorf("after removal %s has %v, %v", n.ConfDir(), entries, err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(b.plugins, "isthmus-cni")); err == nil {
-		b.t.Error("after removal the plugin is still installed")
+	if left, err := filepath.Glob(filepath.Join(b.plugins, "isthmus-cni*")); err != nil || len(left) > 0 {
+		b.t.Errorf("after removal the plugin is still installed: %v, %v", left, err)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/kubernetes"
 	"github.com/isthmus-net/isthmus/test/netns"
@@ -50,16 +51,21 @@ func flannelConf(n *cluster.Node) string {
 `, subnetFile(n), filepath.Join(n.Dir, "flannel"), filepath.Join(n.Dir, "ipam"))
 }
 
+// usedByFlannel are the plugins that a list of flannel runs.
+var usedByFlannel = []string{"flannel", "bridge", "host-local", "portmap"}
+
 func subnetFile(n *cluster.Node) string { return filepath.Join(n.Dir, "subnet.env") }
 
-// flannel returns a function that starts flannel with a type of backend. The test configures it with IPv4 only.
+// flannel returns a function that starts flannel with a backend. The test configures it with IPv4 only.
 func flannel(backend string) func(*testing.T, *cluster.Cluster, string) {
 	return func(t *testing.T, c *cluster.Cluster, bin string) { startFlannel(t, c, bin, backend) }
 }
 
-// startFlannel starts etcd outside the cluster, and flanneld on each node, and waits until each has its subnet.
+// startFlannel starts etcd outside the cluster, and flanneld on each Linux node, and waits until each has its subnet.
+// Windows nodes have the lease that flanneld.exe would make for a VXLAN.
 func startFlannel(t *testing.T, c *cluster.Cluster, bin, backend string) {
 	t.Helper()
+	buildFlanneld(t, bin)
 	programs, err := kubernetes.Build(t.Context(), os.Stderr, "etcd")
 	if err != nil {
 		t.Fatal(err)
@@ -68,15 +74,30 @@ func startFlannel(t *testing.T, c *cluster.Cluster, bin, backend string) {
 	client := "http://" + netip.AddrPortFrom(addresses[0], 2379).String()
 	start(t, outside, exec.Command(filepath.Join(programs, "etcd"), "--data-dir", t.TempDir(), "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--log-level", "error"))
-	put(t, outside, client, "/coreos.com/network/config", fmt.Sprintf(`{"Network": "10.244.0.0/16", "EnableNFTables": true, "Backend": {"Type": %q}}`, backend))
+	put(t, outside, client, "/coreos.com/network/config", fmt.Sprintf(`{"Network": "10.244.0.0/16", "EnableNFTables": true, "Backend": %s}`, backend))
+	var settings struct{ Type string }
+	if err := json.Unmarshal([]byte(backend), &settings); err != nil {
+		t.Fatal(err)
+	}
 	for _, n := range c.Nodes {
 		// flanneld takes the lease of its address, so that the node's pods have the range of its Node object.
 		range4 := strings.ReplaceAll(n.PodCIDRs[0].String(), "/", "-")
-		put(t, outside, client, "/coreos.com/network/subnets/"+range4, fmt.Sprintf(`{"PublicIP": "%s", "PublicIPv6": null, "BackendType": %q}`, n.Addresses()[0], backend))
+		data := "null"
+		if n.OS == model.Windows {
+			data = fmt.Sprintf(`{"VNI": %d, "VtepMAC": "%s"}`, overlayVNI, n.Hardware())
+		}
+		put(t, outside, client, "/coreos.com/network/subnets/"+range4,
+			fmt.Sprintf(`{"PublicIP": "%s", "PublicIPv6": null, "BackendType": %q, "BackendData": %s}`, n.Addresses()[0], settings.Type, data))
+		if n.OS == model.Windows {
+			continue
+		}
 		start(t, n.NS, exec.Command(filepath.Join(bin, "flanneld"), "--etcd-endpoints", client, "--iface", "eth0", "--subnet-file", subnetFile(n), "--iptables-forward-rules=false",
 			"--ip-masq")) // as flannel's manifest has it; else its plugin masquerades traffic between nodes, too
 	}
 	for _, n := range c.Nodes {
+		if n.OS == model.Windows {
+			continue // its plugin has the range in its configuration
+		}
 		want := "FLANNEL_SUBNET=" + strings.Replace(n.PodCIDRs[0].String(), ".0/", ".1/", 1)
 		wait(t, "subnet "+want+" of flannel on "+n.Name, func() bool {
 			text, err := os.ReadFile(subnetFile(n))

@@ -25,14 +25,14 @@ spec: {podSelector: {}, policyTypes: [Ingress, Egress]}
 // floodPort is where packets arrive at pods all the time.
 const floodPort = 7999
 
-// guarded sends packets to addresses before pods have them. No process of a chained pod receives one that policy
+// guarded sends packets to addresses of the second node before pods have them. No process of a chained pod receives one that policy
 // denies; one in a pod that policy does not select does.
 func (b *bench) guarded() {
 	b.t.Helper()
 	if err := b.cluster.Manifests.Put("closed", closed); err != nil {
 		b.t.Fatal(err)
 	}
-	stop := b.flood(b.cluster.Nodes[0])
+	stop := b.flood(b.cluster.Nodes[1])
 	for i := range 6 {
 		if got := b.received("guarded", fmt.Sprintf("closed-%d", i)); got > 0 {
 			b.y.unpoliced += got
@@ -48,10 +48,15 @@ func (b *bench) guarded() {
 	}
 }
 
-// flood sends to the first addresses of a node's pods, from outside, until stop is called.
+// flood sends to the first addresses of a node's pods until stop is called: from outside, or from a pod of the other node
+// if the network does not connect the outside.
 func (b *bench) flood(n *cluster.Node) (stop func()) {
 	b.t.Helper()
 	outside, addresses := b.cluster.Outside()
+	if b.network.overlay {
+		sender := b.attach(b.cluster.Nodes[0], "default", "sender")
+		outside, addresses = sender.NS, sender.IPs
+	}
 	pods := n.PodCIDRs[0].Addr()
 	from := addresses[slices.IndexFunc(addresses, func(a netip.Addr) bool { return a.Is6() == pods.Is6() })]
 	var conn *net.UDPConn
@@ -81,16 +86,9 @@ func (b *bench) flood(n *cluster.Node) (stop func()) {
 // received attaches a pod, and counts what a process in it receives during the first second.
 func (b *bench) received(namespace, name string) (packets int) {
 	b.t.Helper()
-	pod := &model.Pod{PodID: model.PodID{Namespace: namespace, Name: name}, Node: b.cluster.Nodes[0].Name}
-	if err := b.cluster.Manifests.WritePod(pod); err != nil {
-		b.t.Fatal(err)
-	}
-	p, _, err := b.cluster.Attach(ctx, pod)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	p := b.attach(b.cluster.Nodes[1], namespace, name)
 	var conn net.PacketConn
-	err = p.NS.Do(func() (err error) { conn, err = net.ListenPacket("udp", fmt.Sprintf(":%d", floodPort)); return err })
+	err := p.NS.Do(func() (err error) { conn, err = net.ListenPacket("udp", fmt.Sprintf(":%d", floodPort)); return err })
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -108,4 +106,18 @@ func (b *bench) received(namespace, name string) (packets int) {
 		}
 		packets++
 	}
+}
+
+// attach makes a pod on a node.
+func (b *bench) attach(n *cluster.Node, namespace, name string) *cluster.Pod {
+	b.t.Helper()
+	pod := &model.Pod{PodID: model.PodID{Namespace: namespace, Name: name}, Node: n.Name}
+	if err := b.cluster.Manifests.WritePod(pod); err != nil {
+		b.t.Fatal(err)
+	}
+	p, _, err := b.cluster.Attach(ctx, pod)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return p
 }

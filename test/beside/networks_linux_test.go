@@ -17,6 +17,8 @@ import (
 // network is a network of another project, without Isthmus.
 type network struct {
 	name string
+	// uses are the plugins that it builds.
+	uses []string
 	// file is the name of the configuration, and conf its text for a node.
 	file string
 	conf func(n *cluster.Node) string
@@ -29,12 +31,14 @@ type network struct {
 	connects bool
 	// checks is set if the version of the configuration has CHECK.
 	checks bool
+	// windows is set if the second node runs Windows, with an overlay network or a bridged one.
+	windows, overlay bool
 }
 
 // networks are all that are tested.
 func networks() []network {
 	return []network{
-		{name: "bridge", checks: true, file: "10-bridge.conflist", conf: func(n *cluster.Node) string {
+		{name: "bridge", uses: []string{"bridge", "host-local", "portmap"}, checks: true, file: "10-bridge.conflist", conf: func(n *cluster.Node) string {
 			return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "bridged", "unknown": {"z": 1, "a": 2.50},
   "plugins": [
     {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": %s},
@@ -43,18 +47,22 @@ func networks() []network {
 }
 `, hostLocal(n))
 		}},
-		{name: "bridge, single configuration", checks: true, file: "10-bridge.conf", conf: func(n *cluster.Node) string {
+		{name: "bridge, single configuration", uses: []string{"bridge", "host-local"}, checks: true, file: "10-bridge.conf", conf: func(n *cluster.Node) string {
 			return fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "single", "type": "bridge", "bridge": "cbr0", "isGateway": true, "ipam": %s}`, hostLocal(n))
 		}},
-		{name: "ptp", checks: true, file: "10-ptp.conflist", conf: func(n *cluster.Node) string {
-			return fmt.Sprintf(`{"plugins":[{"type":"ptp","ipam":%s}],"name":"routed","cniVersion":"1.1.0"}`, hostLocal(n))
-		}},
-		{name: "flannel host-gw", file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel("host-gw"), connects: true},
-		{name: "flannel vxlan", file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel("vxlan"), connects: true},
-		{name: "aws-cni", file: "10-aws.conflist", conf: awsConf, only: is4, start: startAWS},
-		{name: "aws-cni, IPv6", file: "10-aws.conflist", conf: awsConf, only: is6, start: startAWS},
-		{name: "azure-vnet transparent", file: "10-azure.conflist", conf: azureConf, start: startAzure},
+		{name: "ptp", uses: []string{"ptp", "host-local"}, checks: true, file: "10-ptp.conflist", conf: ptpConf},
+		{name: "flannel host-gw", uses: usedByFlannel, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "host-gw"}`), connects: true},
+		{name: "flannel vxlan", uses: usedByFlannel, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "vxlan"}`), connects: true},
+		{name: "aws-cni", uses: usedByAWS, file: "10-aws.conflist", conf: awsConf, only: is4, start: startAWS},
+		{name: "aws-cni, IPv6", uses: usedByAWS, file: "10-aws.conflist", conf: awsConf, only: is6, start: startAWS},
+		{name: "azure-vnet transparent", uses: []string{"azure-vnet", "portmap"}, file: "10-azure.conflist", conf: azureConf, start: startAzure},
+		{name: "win-bridge", uses: []string{"ptp", "host-local"}, checks: true, file: "10-win-bridge.conflist", conf: besidePTP(winBridgeConf), only: is4, start: startL2Bridge, windows: true},
 	}
+}
+
+// ptpConf is a list of the plugin ptp.
+func ptpConf(n *cluster.Node) string {
+	return fmt.Sprintf(`{"plugins":[{"type":"ptp","ipam":%s}],"name":"routed","cniVersion":"1.1.0"}`, hostLocal(n))
 }
 
 func is4(p netip.Prefix) bool { return p.Addr().Is4() }

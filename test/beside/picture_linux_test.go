@@ -5,6 +5,7 @@ package beside_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
@@ -30,6 +32,13 @@ func (b *bench) picture() map[string]string {
 			"grep -rs . /proc/sys/net/ipv4/conf /proc/sys/net/ipv6/conf /proc/sys/net/ipv4/neigh /proc/sys/net/ipv4/ip_forward /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
 		} {
 			all[n.Name+": "+command] = b.show(n, command)
+		}
+		if n.OS == model.Windows {
+			text, err := os.ReadFile(n.HNSFile())
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			all[n.Name+": all objects of HNS"] = string(text)
 		}
 		for name, text := range b.programs(n) {
 			all[n.Name+": "+name] = text

@@ -163,7 +163,7 @@ func (c *Cluster) Start(ctx context.Context) error {
 	if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
 		return err
 	}
-	if err := c.bootWindows(ctx); err != nil {
+	if err := c.BootWindows(ctx); err != nil {
 		return err
 	}
 	for _, n := range c.Nodes {

@@ -87,12 +87,15 @@ func (c *Cluster) Flows(ctx context.Context) ([]*Flow, error) {
 }
 
 // connected reports whether a route exists at all: overlay networks of Windows connect neither the hosts of
-// Windows nodes nor the outside.
+// Windows nodes nor the outside. Those of other CNIs do not connect the address of a Linux node, either.
 func (c *Cluster) connected(from Source, to *Pod) bool {
 	if !c.cfg.Overlay || from.Pod != nil {
 		return true
 	}
 	host := from.Node != nil
+	if host && c.cfg.OtherCNI != "" && to.Node.OS == model.Windows {
+		return false
+	}
 	return host && from.Node.OS == model.Linux || !host && to.Node.OS == model.Linux
 }
 

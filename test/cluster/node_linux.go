@@ -94,17 +94,17 @@ func (n *Node) prepare() error {
 	return n.NS.Do(netns.StopForwarding)
 }
 
-// hardware returns the MAC address of a Windows node's adapter.
-func (n *Node) hardware() model.MAC { return model.MAC{0x00, 0x15, 0x5d, 0x00, 0x00, byte(n.Number)} }
+// Hardware returns the MAC address of a Windows node's adapter.
+func (n *Node) Hardware() model.MAC { return model.MAC{0x00, 0x15, 0x5d, 0x00, 0x00, byte(n.Number)} }
 
 // nodeInfo returns the annotations of the Node object of a Windows node. An agent that watches a directory
 // cannot write them.
 func (n *Node) nodeInfo() model.NodeInfo {
 	switch {
-	case n.OS != model.Windows:
+	case n.OS != model.Windows, n.cluster.cfg.OtherCNI != "":
 		return model.NodeInfo{}
 	case n.cluster.cfg.Overlay:
-		return model.NodeInfo{Fabric: "vxlan", VTEP: n.hardware()}
+		return model.NodeInfo{Fabric: "vxlan", VTEP: n.Hardware()}
 	}
 	return model.NodeInfo{Fabric: "routes"}
 }
@@ -147,7 +147,19 @@ func (n *Node) podNetworkFlags() []string {
 	if n.cluster.cfg.OtherCNI == "" {
 		return []string{"--uplink", "eth0"}
 	}
+	return n.cniFlags()
+}
+
+func (n *Node) cniFlags() []string {
 	return []string{"--cni-bin-dir", n.cluster.cfg.OtherCNI, "--cni-conf-dir", n.ConfDir()}
+}
+
+// Records is the directory of the agent's records of pods.
+func (n *Node) Records() string {
+	if n.machine != nil {
+		return filepath.Join(n.machine.Drive(), "ProgramData", "isthmus", "endpoints")
+	}
+	return filepath.Join(n.Dir, "state", "endpoints")
 }
 
 // PID is the process ID of the agent.
@@ -171,6 +183,9 @@ func (n *Node) Readdress(host int) error {
 
 // Uninstall runs the agent's command that removes everything from a node.
 func (n *Node) Uninstall() (output string, err error) {
+	if n.machine != nil {
+		return n.uninstallUnderWine()
+	}
 	cmd := exec.Command(filepath.Join(n.cluster.cfg.Bin, "isthmus-agent"), "uninstall", "--state-dir", filepath.Join(n.Dir, "state"),
 		"--socket", n.Socket(), "--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name))
 	if n.cluster.cfg.OtherCNI != "" {

@@ -16,9 +16,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// asRuntime calls f in the network namespace in which plugins run: for another CNI that of the node.
+// asRuntime calls f in the network namespace in which plugins run: for another CNI that of the node. A machine enters
+// it by itself.
 func (n *Node) asRuntime(call func() error) error {
-	if n.cluster.cfg.OtherCNI == "" {
+	if n.cluster.cfg.OtherCNI == "" || n.machine != nil {
 		return call()
 	}
 	return n.NS.Do(call)
@@ -55,12 +56,12 @@ func (p *Pod) Check(ctx context.Context) error {
 }
 
 func (n *Node) cni() *libcni.CNIConfig {
-	if n.machine != nil {
-		return n.machine.CNI()
-	}
 	bin := n.cluster.cfg.Bin
 	if n.cluster.cfg.OtherCNI != "" {
 		bin = n.cluster.cfg.OtherCNI
+	}
+	if n.machine != nil {
+		return n.machine.Plugins(bin)
 	}
 	return libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(n.cluster.cfg.Dir, "cni"), nil)
 }

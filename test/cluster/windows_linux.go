@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // control is the socket on which a Windows node serves calls that a container runtime and the network would make
@@ -28,12 +30,15 @@ func (n *Node) control() string {
 
 // hostFlags configure the emulated HNS.
 func (n *Node) hostFlags() []string {
-	mac := strings.ToUpper(strings.ReplaceAll(n.hardware().String(), ":", "-"))
+	mac := strings.ToUpper(strings.ReplaceAll(n.Hardware().String(), ":", "-"))
 	return []string{"--management-ip", n.Addresses()[0].String(), "--management-mac", mac}
 }
 
 // networkFlags are the flags of every agent on Windows.
 func (n *Node) networkFlags() []string {
+	if n.cluster.cfg.OtherCNI != "" {
+		return append(n.cniFlags(), n.cluster.cfg.WindowsFlags...)
+	}
 	mode := windows.L2Bridge
 	if n.cluster.cfg.Overlay {
 		mode = windows.Overlay
@@ -71,6 +76,16 @@ func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, 
 // makeHCNNamespace does what containerd does before CNI ADD. A network namespace represents the HCN namespace.
 func (n *Node) makeHCNNamespace(ctx context.Context, netns string) (string, error) {
 	return n.ask(ctx, "/namespace", url.Values{"netns": {netns}})
+}
+
+// MakeNetwork makes a network in the HNS of a Windows node, as a script of another CNI does. With an endpoint it also
+// attaches the host to it.
+func (n *Node) MakeNetwork(ctx context.Context, network hns.Network, host *hns.Endpoint) error {
+	text, err := json.Marshal(map[string]any{"Network": network, "Host": host})
+	if err == nil {
+		_, err = n.ask(ctx, "/network", url.Values{"objects": {string(text)}})
+	}
+	return err
 }
 
 // BlockByACL replaces the ACLs of an endpoint of a Windows node, as another process would.

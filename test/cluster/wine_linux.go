@@ -18,8 +18,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// bootWindows creates the Windows machines of all nodes under Wine.
-func (c *Cluster) bootWindows(ctx context.Context) error {
+// BootWindows creates the Windows machines of all nodes under Wine, as Start does otherwise. Their HNS then has no
+// objects, and programs can make them before an agent starts.
+func (c *Cluster) BootWindows(ctx context.Context) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(c.Nodes))
 	for i, n := range c.Nodes {
@@ -30,9 +31,9 @@ func (c *Cluster) bootWindows(ctx context.Context) error {
 }
 
 // bootWindows creates the Windows machine of a node under Wine and starts its HNS, which outlives agents. It
-// ignores other nodes.
+// ignores other nodes, and those that have one.
 func (n *Node) bootWindows(ctx context.Context) (err error) {
-	if n.OS != model.Windows || !n.cluster.cfg.Wine {
+	if n.OS != model.Windows || !n.cluster.cfg.Wine || n.machine != nil {
 		return nil
 	}
 	if n.machine, err = wine.Enter(ctx, n.NS, n.Dir, n.cluster.cfg.Bin); err != nil {
@@ -40,6 +41,9 @@ func (n *Node) bootWindows(ctx context.Context) (err error) {
 	}
 	return n.machine.StartEmulator(hns.Server2022, append(n.hostFlags(), "--translate")...)
 }
+
+// HNSFile is the file with all objects of the node's HNS, as the emulator stores them.
+func (n *Node) HNSFile() string { return n.machine.File("hns.json") }
 
 // shutDown ends the Windows machine of a node under Wine.
 func (n *Node) shutDown() error {
@@ -53,12 +57,21 @@ func (n *Node) shutDown() error {
 // executable returns the command of isthmus-agent.exe, with its default state directory and pipe. Flags with file
 // names have Windows paths.
 func (n *Node) executable(args []string) *exec.Cmd {
+	return n.agentExecutable(append(args, n.networkFlags()...))
+}
+
+func (n *Node) agentExecutable(args []string) *exec.Cmd {
 	for i, arg := range args {
 		if filepath.IsAbs(arg) {
 			args[i] = wine.Path(arg)
 		}
 	}
-	return n.machine.Command(context.Background(), filepath.Join(n.cluster.cfg.Bin, "isthmus-agent.exe"), append(args, n.networkFlags()...)...)
+	return n.machine.Command(context.Background(), filepath.Join(n.cluster.cfg.Bin, "isthmus-agent.exe"), args...)
+}
+
+// uninstallUnderWine runs the agent's command that removes everything from a node.
+func (n *Node) uninstallUnderWine() (output string, err error) {
+	return n.machine.Output(n.agentExecutable(append([]string{"uninstall"}, n.cniFlags()...)))
 }
 
 // Executable runs a program for Windows on a node under Wine. It must be started

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // Control serves the requests of tests:
@@ -19,6 +20,8 @@ import (
 //	POST /namespace?netns=       makes a namespace as a container runtime does, and returns its ID;
 //	                             netns is the file of the network namespace for its ports
 //	POST /namespace/remove?id=   removes it, with everything in it
+//	POST /network?objects=       makes a network as an administrator does, and attaches the host to it: a JSON object
+//	                             with the members Network and Host, an endpoint or null
 //	POST /resolver?namespace=    the resolver of containers there, as Dns of schema 2
 //	POST /container?id=&namespace=
 //	                             starts a container there; with gone=true it ends
@@ -58,6 +61,7 @@ func (s *Service) Control() *http.ServeMux {
 		s.config.HNS.RemoveNamespace(r.URL.Query().Get("id"))
 		return "", s.changed()
 	})
+	handle("/network", func(r *http.Request) (string, error) { return "", s.makeNetwork(r) })
 	handle("/resolver", func(r *http.Request) (string, error) {
 		d, err := s.config.HNS.Resolver(r.URL.Query().Get("namespace"))
 		if err != nil {
@@ -101,6 +105,32 @@ func (s *Service) Control() *http.ServeMux {
 	handle("/handles", func(*http.Request) (string, error) { return strconv.Itoa(s.Handles()), nil })
 	handle("/decide", func(r *http.Request) (string, error) { return s.decide(r.URL.Query()) })
 	return mux
+}
+
+// makeNetwork makes what a request of /network names.
+func (s *Service) makeNetwork(r *http.Request) error {
+	var objects struct {
+		Network hns.Network
+		Host    *hns.Endpoint
+	}
+	if err := json.Unmarshal([]byte(r.URL.Query().Get("objects")), &objects); err != nil {
+		return fmt.Errorf("read objects: %w", err)
+	}
+	made, err := s.config.HNS.CreateNetwork(r.Context(), objects.Network)
+	if err != nil {
+		return err
+	}
+	if e := objects.Host; e != nil {
+		e.HostComputeNetwork = made.ID
+		endpoint, err := s.config.HNS.CreateEndpoint(r.Context(), *e)
+		if err != nil {
+			return err
+		}
+		if err := s.config.HNS.AttachEndpoint(r.Context(), hns.HostNamespace, endpoint.ID); err != nil {
+			return err
+		}
+	}
+	return s.changed()
 }
 
 // changed publishes changes that no client made.

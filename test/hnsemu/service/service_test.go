@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -391,6 +392,13 @@ func TestControl(t *testing.T) {
 	c.do(hns.CodeAccessDenied, settings("Create.network", overlayNetwork))
 	post("/fault/clear", "")
 	c.do(0, settings("Create.network", overlayNetwork))
+	made := `{"Network":` + strings.NewReplacer(`"net"`, `"cbr0"`, "Overlay", "L2Bridge").Replace(overlayNetwork) + `,"Host":{"Name":"cbr0_ep","SchemaVersion":{"Major":2},"IpConfigurations":[{"IpAddress":"10.40.3.2"}]}}`
+	if text, code := post("/network?objects="+url.QueryEscape(made), ""); code != 200 || !strings.Contains(c.s.config.HNS.Dump(), "cbr0_ep") {
+		t.Errorf("a network with an endpoint of the host: %d %s\n%s", code, text, c.s.config.HNS.Dump())
+	}
+	if text, code := post("/network?objects=x", ""); code != 400 || text == "" {
+		t.Errorf("a broken network: %d %s", code, text)
+	}
 }
 
 // FuzzCall searches for frames and calls that make the service panic or break its invariants.
