@@ -65,20 +65,26 @@ func startAzure(t *testing.T, c *cluster.Cluster, _ string) {
 			}
 		}
 	})
-	_, router := c.Outside()
 	for _, n := range c.Nodes {
-		s := &cns{node: n, router: router[0], assigned: make(map[string][]netip.Addr)}
-		var l net.Listener
-		if err := n.NS.Do(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:10090"); return err }); err != nil {
-			t.Fatal(err)
-		}
-		mux := http.NewServeMux()
-		mux.HandleFunc("POST /network/requestipconfigs", s.request)
-		mux.HandleFunc("POST /network/releaseipconfigs", s.release)
-		server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-		go func() { _ = server.Serve(l) }()
-		t.Cleanup(func() { server.Close() })
+		serveCNS(t, c, n)
 	}
+}
+
+// serveCNS serves the addresses of a node at the port of CNS.
+func serveCNS(t *testing.T, c *cluster.Cluster, n *cluster.Node) {
+	t.Helper()
+	_, router := c.Outside()
+	s := &cns{node: n, router: router[0], assigned: make(map[string][]netip.Addr)}
+	var l net.Listener
+	if err := n.NS.Do(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:10090"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /network/requestipconfigs", s.request)
+	mux.HandleFunc("POST /network/releaseipconfigs", s.release)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { server.Close() })
 }
 
 // cns assigns the addresses of a node to its pods.

@@ -25,6 +25,7 @@ var plugins = []plugin{
 	{"aws", "github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin", "aws-cni"},
 	{"aws", "github.com/aws/amazon-vpc-cni-k8s/cmd/egress-cni-plugin", "egress-cni"},
 	{"azure", "github.com/Azure/azure-container-networking/cni/network/plugin", "azure-vnet"},
+	{"azure", "github.com/Azure/azure-container-networking/cni/network/plugin", "azure-vnet.exe"},
 }
 
 // build compiles some plugins into a directory, unless they are there.
@@ -32,7 +33,11 @@ func build(t *testing.T, bin string, wanted ...string) {
 	t.Helper()
 	for _, p := range plugins {
 		if slices.Contains(wanted, p.name) && !exists(filepath.Join(bin, p.name)) {
-			run(t, p.module, "go", "build", "-o", filepath.Join(bin, p.name), p.pkg)
+			goos := "linux"
+			if filepath.Ext(p.name) == ".exe" {
+				goos = "windows"
+			}
+			run(t, p.module, "env", "GOOS="+goos, "go", "build", "-o", filepath.Join(bin, p.name), p.pkg)
 		}
 	}
 }
@@ -52,6 +57,7 @@ func buildFlanneld(t *testing.T, bin string) {
 	if exists(filepath.Join(bin, "flanneld")) {
 		return
 	}
+	run(t, "flanneld", "go", "mod", "download", "github.com/flannel-io/flannel") // go list does not
 	source := bytes.TrimSpace(run(t, "flanneld", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/flannel-io/flannel"))
 	main, err := os.ReadFile(filepath.Join(string(source), "main.go"))
 	if err != nil {

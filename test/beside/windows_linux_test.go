@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/wine"
@@ -83,6 +85,23 @@ func winBridgeConf(n *cluster.Node) string {
 `, networkName, endpointPolicies("name", "value", wireserver, acceptIn, acceptOut), windowsIPAM(n))
 }
 
+// winOverlayConf is a list of the reference plugin for overlay networks, beside flannel on Linux nodes.
+func winOverlayConf(n *cluster.Node) string {
+	if n.OS != model.Windows {
+		return flannelConf(n)
+	}
+	return fmt.Sprintf(`{"plugins":[{"type":"win-overlay","apiVersion":2,"policies":%s,"ipam":%s}],`+
+		`"name":%q,"cniVersion":"1.1.0"}`, endpointPolicies("name", "value", masquerade), windowsIPAM(n), networkName)
+}
+
+// sdnbridgeConf is a list of Microsoft's plugin, with ACLs as the plugin of AKS has them. It passes only the range to the
+// plugin that assigns addresses.
+func sdnbridgeConf(n *cluster.Node) string {
+	return fmt.Sprintf(`{"cniVersion":"0.4.0","name":%q,"disableCheck":true,"plugins":[{"type":"sdnbridge","master":"Ethernet",
+  "optionalFlags":{"forceBridgeGateway":true},"ipam":{"type":"host-local","subnet":%q},"dns":{"Nameservers":["10.96.0.10"]},
+  "AdditionalArgs":%s}]}`, networkName, netip.PrefixFrom(nth(n.PodCIDRs[0], 32), 27), endpointPolicies("Name", "Value", masquerade, wireserver, acceptIn, acceptOut))
+}
+
 // windowsIPAM assigns addresses of the node's range, without those of the gateway and the host.
 func windowsIPAM(n *cluster.Node) string {
 	return fmt.Sprintf(`{"type": "host-local", "subnet": %q, "rangeStart": %q, "dataDir": %q}`,
@@ -96,6 +115,66 @@ func nth(p netip.Prefix, i byte) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
+// azureWindowsConf is the list of azure-vnet for Windows nodes of AKS with overlay addresses
+// (azure-windows-swift-overlay.conflist), with the range of pods of the test.
+func azureWindowsConf(*cluster.Node) string {
+	return fmt.Sprintf(`{
+    "cniVersion": "0.3.0",
+    "name": %q,
+    "adapterName" : "",
+    "plugins": [
+        {
+            "type": "azure-vnet",
+            "capabilities": {
+                "portMappings": true,
+                "dns": true
+            },
+            "ipam": {
+                "type": "azure-cns",
+                "mode": "overlay"
+            },
+            "dns": {
+                "Nameservers": [
+                    "10.0.0.10",
+                    "168.63.129.16"
+                ],
+                "Search": [
+                    "svc.cluster.local"
+                ]
+            },
+            "AdditionalArgs": [
+                {
+                    "Name": "EndpointPolicy",
+                    "Value": {
+                        "Type": "OutBoundNAT",
+                        "ExceptionList": [
+                            "10.244.0.0/16",
+                            "10.0.0.0/8"
+                        ]
+                    }
+                },
+                {
+                    "Name": "EndpointPolicy",
+                    "Value": {
+                        "Type": "ROUTE",
+                        "DestinationPrefix": "10.0.0.0/8",
+                        "NeedEncap": true
+                    }
+                }
+            ]
+        }
+    ]
+}
+`, networkName)
+}
+
+// startAzureWindows makes the network, which azure-vnet would make without a next hop of pods, and takes the place of CNS.
+func startAzureWindows(t *testing.T, c *cluster.Cluster, _ string) {
+	t.Helper()
+	bridged(t, c.Nodes[1], 254)
+	serveCNS(t, c, c.Nodes[1])
+}
+
 // startL2Bridge makes the network that plugins for bridged networks need.
 func startL2Bridge(t *testing.T, c *cluster.Cluster, _ string) {
 	t.Helper()
@@ -107,6 +186,28 @@ func bridged(t *testing.T, n *cluster.Node, host byte) {
 	t.Helper()
 	makeNetwork(t, n, hns.L2Bridge, nil, nil, &hns.Endpoint{Name: networkName + "_ep", SchemaVersion: hns.Schema2,
 		IPConfigurations: []hns.IPConfig{{IPAddress: nth(n.PodCIDRs[0], host).String(), PrefixLength: 24}}})
+}
+
+// startOverlay starts flannel on the Linux node, and makes the network that flanneld.exe would make on the other.
+func startOverlay(t *testing.T, c *cluster.Cluster, bin string) {
+	t.Helper()
+	startFlannel(t, c, bin, fmt.Sprintf(`{"Type": "vxlan", "VNI": %d, "Port": 4789}`, overlayVNI))
+	peer := c.Nodes[0]
+	var mac string
+	err := peer.NS.Do(func() error {
+		device, err := netlink.LinkByName(fmt.Sprintf("flannel.%d", overlayVNI))
+		if err == nil {
+			mac = device.Attrs().HardwareAddr.String()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeNetwork(t, c.Nodes[1], hns.Overlay, []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: overlayVNI})},
+		[]hns.Policy{hns.MakePolicy(hns.TypeHostRoute, struct{}{}), hns.MakePolicy(hns.TypeRemoteSubnetRoute, hns.RemoteSubnetRoute{
+			DestinationPrefix: peer.PodCIDRs[0].String(), IsolationID: overlayVNI, ProviderAddress: peer.Addresses()[0].String(),
+			DrMacAddress: strings.ToUpper(strings.ReplaceAll(mac, ":", "-"))})}, nil)
 }
 
 // makeNetwork makes an HNS network with the range of a node's pods.

@@ -119,7 +119,7 @@ func systemSuites() []suite {
 				env: []string{"ISTHMUS_MIXED=1", "ISTHMUS_WINE=" + wine}},
 		}},
 		{name: "beside", steps: []step{
-			{packages: []string{"./test/beside"}, flags: []string{"-count=1", "-timeout=30m", "-v"}, env: []string{"ISTHMUS_BESIDE=1"}},
+			{packages: []string{"./test/beside"}, flags: []string{"-count=1", "-timeout=60m", "-v"}, env: []string{"ISTHMUS_BESIDE=1"}},
 		}},
 		{name: "migrate", steps: []step{
 			{packages: []string{"./test/beside"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestMigrate$"}, env: []string{"ISTHMUS_MIGRATE=1"}},
