@@ -184,10 +184,12 @@ test-alerts: deps ## Alerts by promtool, and the dashboard on a Prometheus that 
 
 .PHONY: test-beside
 test-beside: deps deps-windows ## Policy beside other networks: bridge, ptp, flannel, aws-cni, azure-vnet, and those of Windows under Wine, built from their modules, under cases of the corpus (needs root; twenty minutes)
+	@.ci/deps iptables >/dev/null
 	@$(run) beside
 
 .PHONY: test-migrate
 test-migrate: deps ## Two nodes with the bridge plugin, and with flannel (host-gw, VXLAN), migrated to mode full and back under traffic (needs root; four minutes)
+	@.ci/deps iptables >/dev/null
 	@$(run) migrate
 
 .PHONY: churn

@@ -177,7 +177,8 @@ func (b *bench) alone(cs *corpus.Case) {
 	}
 	y := b.y
 	b.y = &tally{}
-	b.judge("the network alone")
+	flows, wrong, err := b.lab.Compare(ctx)
+	b.count("the network alone", flows, wrong, err)
 	b.y = y
 }
 
@@ -430,6 +431,12 @@ func (b *bench) end() {
 func (b *bench) judge(name string) {
 	b.t.Helper()
 	flows, wrong, err := b.lab.Judge(ctx)
+	b.count(name, flows, wrong, err)
+}
+
+// count counts flows, and fails for those with a wrong verdict.
+func (b *bench) count(name string, flows, wrong []*cluster.Flow, err error) {
+	b.t.Helper()
 	if err != nil {
 		b.t.Fatalf("%s: %v", name, err)
 	}

@@ -216,6 +216,11 @@ func (l *Lab) Judge(ctx context.Context) (flows, wrong []*cluster.Flow, err erro
 	if err := l.Cluster.Settle(ctx); err != nil {
 		return nil, nil, err
 	}
+	return l.Compare(ctx)
+}
+
+// Compare is Judge for a cluster without agents: it waits for nothing.
+func (l *Lab) Compare(ctx context.Context) (flows, wrong []*cluster.Flow, err error) {
 	if flows, err = l.Cluster.Flows(ctx); err != nil {
 		return nil, nil, err
 	}
