@@ -60,7 +60,7 @@ func awsConf(n *cluster.Node) string {
 // awsSocket is where the plugin expects its daemon. It cannot be configured.
 const awsSocket = "/run/aws-node/ipamd.sock"
 
-var usedByAWS = []string{"aws-cni", "egress-cni"}
+var usedByAWS = []string{"aws-cni", "egress-cni", "portmap"}
 
 // secondTable is the route table of pods whose address is one of the second interface of their node.
 const secondTable = "2"

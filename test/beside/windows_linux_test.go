@@ -205,19 +205,19 @@ func startOverlay(t *testing.T, c *cluster.Cluster, bin string) {
 		t.Fatal(err)
 	}
 	makeNetwork(t, c.Nodes[1], hns.Overlay, []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: overlayVNI})},
-		[]hns.Policy{hns.MakePolicy(hns.TypeHostRoute, struct{}{}), hns.MakePolicy(hns.TypeRemoteSubnetRoute, hns.RemoteSubnetRoute{
+		[]hns.Policy{hns.MakePolicy(hns.TypeHostRoute, struct{}{})}, nil, hns.MakePolicy(hns.TypeRemoteSubnetRoute, hns.RemoteSubnetRoute{
 			DestinationPrefix: peer.PodCIDRs[0].String(), IsolationID: overlayVNI, ProviderAddress: peer.Addresses()[0].String(),
-			DrMacAddress: strings.ToUpper(strings.ReplaceAll(mac, ":", "-"))})}, nil)
+			DrMacAddress: strings.ToUpper(strings.ReplaceAll(mac, ":", "-"))}))
 }
 
-// makeNetwork makes an HNS network with the range of a node's pods.
-func makeNetwork(t *testing.T, n *cluster.Node, kind hns.NetworkType, subnet, policies []hns.Policy, host *hns.Endpoint) {
+// makeNetwork makes an HNS network with the range of a node's pods, and then adds policies to it.
+func makeNetwork(t *testing.T, n *cluster.Node, kind hns.NetworkType, subnet, policies []hns.Policy, host *hns.Endpoint, added ...hns.Policy) {
 	t.Helper()
 	network := hns.Network{Name: networkName, Type: kind, Flags: hns.NonPersistent, SchemaVersion: hns.Schema2,
 		Policies: slices.Concat([]hns.Policy{hns.MakePolicy(hns.TypeNetAdapterName, hns.NetAdapterName{NetworkAdapterName: "Ethernet"})}, policies),
 		Ipams: []hns.Ipam{{Type: "Static", Subnets: []hns.Subnet{{IPAddressPrefix: n.PodCIDRs[0].String(), Policies: subnet,
 			Routes: []hns.Route{{NextHop: nth(n.PodCIDRs[0], 1).String(), DestinationPrefix: "0.0.0.0/0"}}}}}}}
-	if err := n.MakeNetwork(ctx, network, host); err != nil {
+	if err := n.MakeNetwork(ctx, network, host, added...); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -21,7 +21,8 @@ import (
 //	                             netns is the file of the network namespace for its ports
 //	POST /namespace/remove?id=   removes it, with everything in it
 //	POST /network?objects=       makes a network as an administrator does, and attaches the host to it: a JSON object
-//	                             with the members Network and Host, an endpoint or null
+//	                             with the members Network, Host, an endpoint or null, and Added, policies that the
+//	                             network gets once it exists
 //	POST /resolver?namespace=    the resolver of containers there, as Dns of schema 2
 //	POST /container?id=&namespace=
 //	                             starts a container there; with gone=true it ends
@@ -112,6 +113,7 @@ func (s *Service) makeNetwork(r *http.Request) error {
 	var objects struct {
 		Network hns.Network
 		Host    *hns.Endpoint
+		Added   []hns.Policy
 	}
 	if err := json.Unmarshal([]byte(r.URL.Query().Get("objects")), &objects); err != nil {
 		return fmt.Errorf("read objects: %w", err)
@@ -119,6 +121,11 @@ func (s *Service) makeNetwork(r *http.Request) error {
 	made, err := s.config.HNS.CreateNetwork(r.Context(), objects.Network)
 	if err != nil {
 		return err
+	}
+	if len(objects.Added) > 0 {
+		if _, err := s.config.HNS.ModifyNetwork(r.Context(), made.ID, hns.Add, objects.Added...); err != nil {
+			return err
+		}
 	}
 	if e := objects.Host; e != nil {
 		e.HostComputeNetwork = made.ID
