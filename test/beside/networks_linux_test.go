@@ -59,7 +59,7 @@ func networks() []network {
 		{name: "win-bridge", uses: []string{"ptp", "host-local"}, checks: true, file: "10-win-bridge.conflist", conf: besidePTP(winBridgeConf), only: is4, start: startL2Bridge, windows: true},
 		{name: "sdnbridge", uses: []string{"ptp", "host-local"}, file: "10-sdnbridge.conflist", conf: besidePTP(sdnbridgeConf), only: is4, start: startL2Bridge, windows: true},
 		{name: "azure-vnet.exe", uses: []string{"ptp", "host-local", "azure-vnet.exe"}, file: "10-azure.conflist", conf: besidePTP(azureWindowsConf), only: is4, start: startAzureWindows, windows: true},
-		{name: "win-overlay", uses: usedByFlannel, checks: true, file: "10-win-overlay.conflist", conf: winOverlayConf, only: is4, start: startOverlay, connects: true,
+		{name: "win-overlay", uses: usedByFlannel, file: "10-win-overlay.conflist", conf: winOverlayConf, only: is4, start: startOverlay, connects: true,
 			windows: true, overlay: true},
 	}
 }
