@@ -132,9 +132,6 @@ func (b *bench) make(bin string) {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() {
-		if err := c.DetachAll(ctx); err != nil {
-			b.t.Error(err)
-		}
 		if b.t.Failed() {
 			for _, n := range c.Nodes {
 				text, _ := os.ReadFile(n.Log())
@@ -159,6 +156,11 @@ func (b *bench) make(bin string) {
 	}
 	b.cluster, b.lab = c, replay.New(c, func(i int) *cluster.Node { return c.Nodes[i%2] })
 	b.confs = b.network.begin(b.t, c, bin)
+	b.t.Cleanup(func() { // before the daemons of the network stop
+		if err := c.DetachAll(ctx); err != nil {
+			b.t.Error(err)
+		}
+	})
 	if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
 		b.t.Fatal(err)
 	}
