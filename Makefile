@@ -183,7 +183,7 @@ test-alerts: deps ## Alerts by promtool, and the dashboard on a Prometheus that 
 	@$(run) alerts
 
 .PHONY: test-beside
-test-beside: deps deps-windows ## Policy beside other networks: bridge, ptp, flannel, aws-cni, azure-vnet, and those of Windows under Wine, built from their modules, under cases of the corpus (needs root; twenty minutes)
+test-beside: deps deps-windows ## Policy beside other networks: bridge, ptp, flannel, aws-cni, azure-vnet, and those of Windows under Wine, built from their modules, under cases of the corpus (needs root; fifteen minutes)
 	@.ci/deps iptables >/dev/null
 	@$(run) beside
 

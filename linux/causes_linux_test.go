@@ -11,13 +11,11 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // causeLab compares what rules have counted.
 type causeLab struct {
 	*lab
-	port int // of the last packet
 }
 
 func (l *causeLab) counts() (c dataplane.CauseCounts) {
@@ -100,26 +98,6 @@ func (l *causeLab) sums() {
 	l.t.Errorf("the causes add up to %v, the verdicts of the pods to %v", sum, pods)
 }
 
-// send sends UDP packets, each from a port that no other had, so that each opens a flow.
-func (l *causeLab) send(from *netns.NS, n int, to string) error {
-	return from.Do(func() error {
-		for range n {
-			l.port++
-			d := net.Dialer{LocalAddr: &net.UDPAddr{Port: 10000 + l.port}}
-			c, err := d.Dial("udp", to)
-			if err != nil {
-				return err
-			}
-			_, err = c.Write([]byte("hello"))
-			c.Close()
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // ofNode returns the flows that the node itself opened.
 func ofNode(c dataplane.CauseCounts) (flows uint64) {
 	for _, one := range c.Causes {
@@ -148,14 +126,14 @@ func TestFlowsOfRules(t *testing.T) {
 	web, dns := accept(pods("a"), udp(8080)), accept(pods("a"), udp(7001))
 	policy(web)
 	for _, to := range []string{"10.1.0.12", "fd01::c"} {
-		l.must(l.send(a, 7, net.JoinHostPort(to, "8080")))
-		l.must(l.send(a, 5, net.JoinHostPort(to, "7001")))
+		l.sends(a, 7, net.JoinHostPort(to, "8080"))
+		l.sends(a, 5, net.JoinHostPort(to, "7001"))
 	}
 	l.expect("first", "b-ingress", map[int]uint64{0: 14, -1: 10})
 	policy(dns, web)
 	l.expect("another rule before it", "b-ingress", map[int]uint64{0: 0, 1: 14, -1: 10})
-	l.must(l.send(a, 3, "10.1.0.12:8080"))
-	l.must(l.send(a, 4, "10.1.0.12:7001"))
+	l.sends(a, 3, "10.1.0.12:8080")
+	l.sends(a, 4, "10.1.0.12:7001")
 	l.expect("both rules", "b-ingress", map[int]uint64{0: 4, 1: 17, -1: 10})
 	l.again()
 	l.state = nil
@@ -165,15 +143,15 @@ func TestFlowsOfRules(t *testing.T) {
 	policy(dns, web)
 	l.expect("after a restart", "b-ingress", map[int]uint64{0: 4, 1: 17, -1: 10})
 	policy(accept(pods("a"), udp(8080), udp(9)))
-	l.must(l.send(a, 2, "10.1.0.12:8080"))
+	l.sends(a, 2, "10.1.0.12:8080")
 	l.expect("a rule that says something else", "b-ingress", map[int]uint64{0: 2, -1: 10})
 	if got := l.rules("b-ingress"); len(got) != 2 {
 		t.Errorf("rules that are gone still count: %v", got)
 	}
-	l.must(l.send(a, 6, net.JoinHostPort(service4, "80")))
+	l.sends(a, 6, net.JoinHostPort(service4, "80"))
 	l.expect("through a Service", "b-ingress", map[int]uint64{0: 8})
 	was := l.counts()
-	l.must(l.send(l.node, 5, "10.1.0.12:9000"))
+	l.sends(l.node, 5, "10.1.0.12:9000")
 	l.sums()
 	is := l.counts()
 	if before, after := ofNode(was), ofNode(is); after < before+5 || is.Others != was.Others {

@@ -41,6 +41,7 @@ type lab struct {
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
 	step    func(string)
+	port    int // of the sender of the last packet
 	pieces  int // of idle work since there was none
 	// plugin, if set, makes the interfaces of pods, and the backend only enforces policy.
 	plugin plugin
@@ -287,12 +288,19 @@ func reach(from *netns.NS, network, to string, port uint16, limit time.Duration)
 	return traffic.Flow{NS: from, To: netip.AddrPortFrom(netip.MustParseAddr(to), port), Protocol: protocol}.Try(context.Background(), limit)
 }
 
-// sends sends UDP packets, each from a port of its own.
+// sends sends UDP packets, each from a port that no other had, so that each opens a flow.
 func (l *lab) sends(from *netns.NS, n int, to string) {
 	l.t.Helper()
-	l.must(from.Do(func() error {
+	l.must(l.send(from, n, to))
+}
+
+// send is sends for other goroutines than that of the test.
+func (l *lab) send(from *netns.NS, n int, to string) error {
+	return from.Do(func() error {
 		for range n {
-			c, err := net.Dial("udp", to)
+			l.port++
+			d := net.Dialer{LocalAddr: &net.UDPAddr{Port: 10000 + l.port}}
+			c, err := d.Dial("udp", to)
 			if err != nil {
 				return err
 			}
@@ -303,7 +311,7 @@ func (l *lab) sends(from *netns.NS, n int, to string) {
 			}
 		}
 		return nil
-	}))
+	})
 }
 
 // After silence, a test no longer expects an answer. An expected answer may take patience on a

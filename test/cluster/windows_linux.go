@@ -79,7 +79,7 @@ func (n *Node) makeHCNNamespace(ctx context.Context, netns string) (string, erro
 }
 
 // MakeNetwork makes a network in the HNS of a Windows node, as a script of another CNI does. With an endpoint it also
-// attaches the host to it. It adds some policies once the network exists: HNS accepts none that name other nodes before.
+// attaches the host to it. It adds some policies once the network exists, as flannel adds routes to other nodes.
 func (n *Node) MakeNetwork(ctx context.Context, network hns.Network, host *hns.Endpoint, added ...hns.Policy) error {
 	text, err := json.Marshal(map[string]any{"Network": network, "Host": host, "Added": added})
 	if err == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestSmokeProgram runs isthmus-smoke.exe, which a workflow runs on Windows, on each kind of network: every step
-// must pass, and no object may be left.
+// TestSmokeProgram runs isthmus-smoke.exe, which a workflow runs on Windows, on each kind of network (make test: on one): every
+// step must pass, and no object may be left.
 func TestSmokeProgram(t *testing.T) {
 	m := machine(t)
 	for mode, want := range map[string]string{

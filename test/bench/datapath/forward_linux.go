@@ -70,6 +70,11 @@ func (in *injector) swallow() error {
 	return err
 }
 
+// restart begins to count packets from zero.
+func (in *injector) restart() error {
+	return errors.Join(in.Begun.Set(uint64(0)), in.Sunk.Set(uint64(0)))
+}
+
 // load describes the injected packets.
 type load struct {
 	name  string
@@ -103,7 +108,7 @@ func (in *injector) run(of *setup, l load, answers bool, packets uint32) (float6
 	}
 	frame := datagram(f, source, from)
 	err := errors.Join(in.Injected.Set(frame), in.InjectV6.Set(v6), in.InjectAnswers.Set(reverse), in.Flows.Set(l.flows),
-		in.Begun.Set(uint64(0)), in.Sunk.Set(uint64(0)), in.Expected.Set(uint64(packets)))
+		in.Expected.Set(uint64(packets)), in.restart())
 	if err != nil {
 		return 0, err
 	}
@@ -117,8 +122,10 @@ func (in *injector) run(of *setup, l load, answers bool, packets uint32) (float6
 		if err := prefer(benchCPU); err != nil {
 			return err
 		}
-		_, err := in.Inject.Run(&ebpf.RunOptions{Data: frame[:], Context: &context, Repeat: packets, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: 64})
-		return err
+		var failed error
+		_, err := in.Inject.Run(&ebpf.RunOptions{Data: frame[:], Context: &context, Repeat: packets, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: 64,
+			Reset: func() { failed = in.restart() }}) // a signal interrupts it, and it begins again
+		return errors.Join(err, failed)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("inject packets: %w", err)
