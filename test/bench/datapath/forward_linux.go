@@ -124,7 +124,8 @@ func (in *injector) run(of *setup, l load, answers bool, packets uint32) (float6
 		}
 		var failed error
 		_, err := in.Inject.Run(&ebpf.RunOptions{Data: frame[:], Context: &context, Repeat: packets, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: 64,
-			Reset: func() { failed = in.restart() }}) // a signal interrupts it, and it begins again
+			//lint:ignore SA1019 nothing else tells that a signal interrupted it and it begins again
+			Reset: func() { failed = in.restart() }})
 		return errors.Join(err, failed)
 	})
 	if err != nil {
