@@ -4,6 +4,7 @@ package traffic
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,11 +21,22 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
+// Source ports of UDP and SCTP flows. Servers and the kernel use others.
+const firstClientPort, clientPorts = 10240, 19760
+
+var opened atomic.Uint32
+
+// freshPort returns the source port that was longest unused. The kernel, and chance, may choose one whose flow is
+// still tracked. The packet then opens no new flow, and no verdict on a new flow is counted.
+func freshPort() uint16 {
+	return uint16(firstClientPort + opened.Add(1)%clientPorts)
+}
+
 // Flow is a flow that a client opens in a namespace.
 type Flow struct {
 	NS       *netns.NS
 	From     netip.Addr // if invalid, the kernel chooses
-	FromPort uint16     // 0 for any; another one needs From
+	FromPort uint16     // 0 for any
 	To       netip.AddrPort
 	Protocol model.Protocol
 }
@@ -31,12 +44,10 @@ type Flow struct {
 // Dial opens a connection by TCP or UDP.
 func (f Flow) Dial(ctx context.Context, patience time.Duration) (c net.Conn, err error) {
 	d := net.Dialer{Timeout: patience}
-	if f.From.IsValid() {
-		from := netip.AddrPortFrom(f.From, f.FromPort)
-		d.LocalAddr = net.TCPAddrFromAddrPort(from)
-		if f.Protocol == model.UDP {
-			d.LocalAddr = net.UDPAddrFromAddrPort(from)
-		}
+	if f.Protocol == model.UDP {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.From, cmp.Or(f.FromPort, freshPort())))
+	} else if f.From.IsValid() || f.FromPort != 0 {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.From, f.FromPort))
 	}
 	err = f.NS.Do(func() (err error) {
 		c, err = d.DialContext(ctx, strings.ToLower(f.Protocol.String()), f.To.String())

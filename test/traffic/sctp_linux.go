@@ -72,7 +72,7 @@ func initSCTP(at, to netip.AddrPort, patience time.Duration) ([]byte, error) {
 	}
 	defer pc.Close()
 	pc.SetDeadline(time.Now().Add(patience))
-	port, tag := cmp.Or(at.Port(), uint16(32768+rand.IntN(28000))), rand.Uint32()|1
+	port, tag := cmp.Or(at.Port(), freshPort()), rand.Uint32()|1
 	if _, err := pc.WriteTo(sctpPacket(sctpInit, port, to.Port(), 0, tag, nil), &net.IPAddr{IP: to.Addr().AsSlice()}); err != nil {
 		return nil, err
 	}
