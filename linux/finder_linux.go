@@ -4,6 +4,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/linux/foreign"
@@ -44,10 +45,8 @@ func (b *Backend) CloseInterface(_ context.Context, handle, claim string) error 
 			continue
 		}
 		b.step("hold interface")
-		if err := b.ends.Hold(handle, claim); err != nil {
-			return err
-		}
-		return b.attachClosed(s.HostEnd)
+		err := b.ends.Hold(handle, claim)
+		return errors.Join(err, b.attachClosed(s.HostEnd)) // a full disk must not leave it open
 	}
 	return nil
 }

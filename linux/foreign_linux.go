@@ -142,7 +142,9 @@ func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment,
 }
 
 func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd) error {
-	if was, ok := b.ends.Get(spec.ID); ok && was.Index != end.Index {
+	was, ok := b.ends.Get(spec.ID)
+	moved := ok && was.Index != end.Index
+	if moved {
 		if err := b.path.DropEndpoint(was.Index); err != nil {
 			return err
 		}
@@ -150,6 +152,10 @@ func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd
 	end.Addresses = spec.IPs
 	b.step("record interface")
 	if err := b.ends.Put(spec.ID, end); err != nil {
+		// The pod was under policy: a full disk must not leave its next interface open.
+		if moved && !spec.Observed && !b.layout.State().Policy.Endpoints[spec.ID].Observed {
+			err = errors.Join(err, b.attachClosed(end))
+		}
 		return err
 	}
 	add := b.layout.AddSlot
@@ -296,7 +302,7 @@ func (b *Backend) followForeign(ctx context.Context) error {
 	for _, f := range found {
 		seen[f.ID] = f
 	}
-	var errs []error
+	errs := []error{b.ends.Flush()}
 	if !b.path.QueriesConntrack() && b.path.Older() == "" {
 		_, err := b.trackConnections()
 		errs = append(errs, err)
@@ -312,8 +318,13 @@ func (b *Backend) followForeign(ctx context.Context) error {
 			continue
 		}
 		spec := dataplane.EndpointSpec{ID: id, Pod: b.pods[id], NetNS: s.NetNS, IfName: s.IfName, IPs: s.IPs}
-		if _, err := b.addForeign(spec); err != nil {
+		_, err := b.addForeign(spec)
+		if errors.Is(err, dataplane.ErrNoNetNS) || errors.Is(err, dataplane.ErrInterfaceKind) {
 			continue // Endpoints reports it; a pod that is gone has no interface
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("attach the new interface of pod %s: %w", spec.Pod, err))
+			continue
 		}
 		b.log.Warn("the interface of a pod changed", "pod", spec.Pod, "interface", b.hostName(id))
 		b.repairs.Add(1)

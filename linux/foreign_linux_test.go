@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -157,6 +158,79 @@ func TestForeignDelete(t *testing.T) {
 			}
 			return nil
 		}))
+	})
+}
+
+// fillDisk makes writes of the registry fail for lack of space, until free is called.
+func (l *lab) fillDisk() (free func()) {
+	l.t.Helper()
+	path := filepath.Join(l.dir, "state", "interfaces.json.new")
+	l.must(os.Symlink("/dev/full", path))
+	return func() {
+		l.t.Helper()
+		l.must(os.Remove(path))
+	}
+}
+
+// An interface is closed for a claim although the claim cannot be stored. The claim is stored once there is space.
+func TestCloseOnFullDisk(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		l.echo(l.running("c", 12), 90)
+		l.allowed(l.outside, "tcp", "10.1.0.12", 90)
+		handle := l.having(12)[0].Handle
+		free := l.fillDisk()
+		err := l.node.Do(func() error { return l.backend.CloseInterface(context.Background(), handle, "default/b/1") })
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("closing on a full disk: %v", err)
+		}
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+		l.denied(l.pods["c"], "tcp", outsideAddr4, 90)
+		l.idleUntilQuiet()
+		if found := l.having(12); len(found) != 1 || !found[0].Closed || found[0].ClosedFor != "default/b/1" {
+			t.Errorf("the closed interface is %+v", found)
+		}
+		free()
+		l.idleUntilQuiet()
+		l.must(l.backend.Close())
+		l.start()
+		if found := l.having(12); len(found) != 1 || !found[0].Closed || found[0].ClosedFor != "default/b/1" {
+			t.Errorf("after a restart the closed interface is %+v", found)
+		}
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+	})
+}
+
+// The other plugin creates an interface again while the registry cannot be written: the interface stays closed
+// until there is space.
+func TestFollowOnFullDisk(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.echo(b, 90)
+		l.apply()
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+		free := l.fillDisk()
+		l.must(l.node.Do(func() error { return netns.Remove("veth-b") }))
+		l.must(l.node.Do(func() error { return l.plugin(l, "b", 12) }))
+		for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+			err := l.node.Do(func() error { _, err := l.backend.Idle(context.Background()); return err })
+			if errors.Is(err, unix.ENOSPC) && strings.Contains(err.Error(), "default/b") {
+				break
+			}
+			if time.Since(began) > 5*time.Second {
+				t.Fatalf("idle work does not report the interface: %v", err)
+			}
+		}
+		l.must(errors.Join(a.Do(forgetNeighbours), l.node.Do(forgetNeighbours)))
+		l.denied(a, "tcp", "10.1.0.12", 90)
+		l.denied(b, "tcp", "10.1.0.11", 90)
+		free()
+		for began := time.Now(); l.follows("b") != nil; l.idle() {
+			if time.Since(began) > 5*time.Second {
+				t.Fatal("policy does not follow the interface")
+			}
+		}
+		l.must(errors.Join(a.Do(forgetNeighbours), l.node.Do(forgetNeighbours)))
+		l.allowed(a, "tcp", "10.1.0.12", 90)
 	})
 }
 

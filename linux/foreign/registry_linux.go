@@ -29,6 +29,8 @@ type Registry struct {
 	ends map[model.EndpointID]HostEnd
 	// held are the claims of interfaces that drop every packet, by handle.
 	held map[string]string
+	// unsaved is true while the file lacks a change.
+	unsaved bool
 }
 
 // content is the content of the file.
@@ -127,7 +129,8 @@ func (r *Registry) Get(id model.EndpointID) (HostEnd, bool) {
 	return e, ok
 }
 
-// Hold records the claim for which an interface drops every packet. "" removes it.
+// Hold records the claim for which an interface drops every packet. "" removes it. A claim that cannot be written
+// is an error, and is kept in memory until Flush writes it.
 func (r *Registry) Hold(handle, claim string) error {
 	if r.held[handle] == claim {
 		return nil
@@ -135,9 +138,25 @@ func (r *Registry) Hold(handle, claim string) error {
 	next := maps.Clone(r.held)
 	if next[handle] = claim; claim == "" {
 		delete(next, handle)
+		return r.write(r.ends, next)
 	}
+	r.held, r.unsaved = next, true
 	return r.write(r.ends, next)
 }
+
+// Flush writes what an earlier change could not write. On a full disk it does nothing, and a later call tries again.
+func (r *Registry) Flush() error {
+	if !r.unsaved {
+		return nil
+	}
+	if err := r.write(r.ends, r.held); !isFull(err) {
+		return err
+	}
+	return nil
+}
+
+// isFull reports whether a write failed for lack of space or quota.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // All returns the recorded host ends.
 func (r *Registry) All() map[model.EndpointID]HostEnd { return maps.Clone(r.ends) }
@@ -155,7 +174,7 @@ func (r *Registry) write(ends map[model.EndpointID]HostEnd, held map[string]stri
 	if err := os.Rename(tmp, r.file); err != nil {
 		return fmt.Errorf("write the interfaces of pods: %w", err)
 	}
-	r.ends, r.held = ends, held
+	r.ends, r.held, r.unsaved = ends, held, false
 	return nil
 }
 
