@@ -273,10 +273,15 @@ func (b *Backend) closeForeign(id model.EndpointID) error {
 	return b.sweepClosed()
 }
 
-// sweepClosed removes the pins of closed interfaces that are gone.
+// sweepClosed removes the pins of closed interfaces that are gone. Without its pins, an interface that was only
+// renamed would be open.
 func (b *Backend) sweepClosed() error {
 	for name, index := range b.ends.closed {
-		if now, err := link.Index(name); err == nil && now == index {
+		exists, err := link.Exists(index)
+		if err != nil {
+			return err
+		}
+		if exists {
 			continue
 		}
 		if err := b.path.Detach(name); err != nil {

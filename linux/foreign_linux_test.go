@@ -234,6 +234,39 @@ func TestFollowOnFullDisk(t *testing.T) {
 	})
 }
 
+// An interface that DEL closed stays closed when another process renames it.
+func TestRenamedClosedInterface(t *testing.T) {
+	if !hasTCX(t) {
+		t.Skip("clsact hooks stay on an interface without pins")
+	}
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.echo(b, 90)
+		l.apply()
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+		l.delete("b")
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+		l.must(l.node.Do(func() error {
+			veth, err := netlink.LinkByName("veth-b")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetName(veth, "veth-x") // while it is up: since Linux 6.2
+		}))
+		l.idleUntilQuiet()
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+		l.denied(b, "tcp", outsideAddr4, 90)
+		if pins, err := filepath.Glob(filepath.Join(l.bpffs, "*", "links", "veth-b-*")); err != nil || len(pins) != 2 {
+			t.Errorf("pins of the closed interface: %q, %v", pins, err)
+		}
+		l.must(l.node.Do(func() error { return netns.Remove("veth-x") }))
+		l.idleUntilQuiet()
+		if pins, err := filepath.Glob(filepath.Join(l.bpffs, "*", "links", "veth-b-*")); err != nil || len(pins) != 0 {
+			t.Errorf("pins of an interface that is gone: %q, %v", pins, err)
+		}
+	})
+}
+
 // A bridge changes its MAC: pods still reach what is not on their segment.
 func TestForeignBridgeMAC(t *testing.T) {
 	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })

@@ -230,6 +230,18 @@ func Index(name string) (int, error) {
 	return l.Attrs().Index, nil
 }
 
+// Exists reports whether an interface with an index exists, whatever its name is now.
+func Exists(index int) (bool, error) {
+	_, err := netlink.LinkByIndex(index)
+	if isGone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find interface %d: %w", index, err)
+	}
+	return true, nil
+}
+
 // Found is an interface that has the form of an endpoint's.
 type Found struct {
 	Name  string
