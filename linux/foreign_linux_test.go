@@ -267,6 +267,36 @@ func TestRenamedClosedInterface(t *testing.T) {
 	})
 }
 
+// The decisions are read from the maps for every pod, and not for one whose interface is closed.
+func TestForeignDecisions(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		l.pod("a", 11)
+		l.pod("b", 12)
+		l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(90))))
+		read := func(want ...string) {
+			t.Helper()
+			var d dataplane.Decisions
+			l.must(l.node.Do(func() (err error) { d, err = l.backend.ReadDecisions(context.Background()); return err }))
+			if d.State == nil || len(d.Problems) > 0 {
+				t.Fatalf("state %+v, problems %q", d.State, d.Problems)
+			}
+			for _, name := range want {
+				id := model.MakeEndpointID(name, "eth0")
+				e, ok := d.State.Policy.Endpoints[id]
+				if !ok || d.State.Policy.Tables[e.Table] == nil || e.Table != l.state.Policy.Endpoints[id].Table {
+					t.Errorf("decisions of pod %s are %+v of tables %v", name, e, d.State.Policy.Tables)
+				}
+			}
+			if len(d.State.Policy.Endpoints) != len(want) {
+				t.Errorf("endpoints %v, want %q", d.State.Policy.Endpoints, want)
+			}
+		}
+		read("a", "b")
+		l.delete("b")
+		read("a")
+	})
+}
+
 // A bridge changes its MAC: pods still reach what is not on their segment.
 func TestForeignBridgeMAC(t *testing.T) {
 	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })

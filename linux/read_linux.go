@@ -8,7 +8,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -28,7 +27,7 @@ func (b *Backend) ReadDecisions(context.Context) (dataplane.Decisions, error) {
 	if err != nil {
 		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
 	}
-	found, err := link.List()
+	found, err := b.list()
 	if err != nil {
 		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
 	}
