@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
 // uninstaller holds the flags of uninstall.
@@ -34,8 +35,9 @@ func (e env) uninstallCommand() *cobra.Command {
 		Long: `Remove Isthmus from this node: CNI configuration and plugin, the data
 path with its programs, maps, interfaces and routes, and the records. It refuses
 while the agent runs, or while pods are attached: they would lose their network,
-and the runtime could no longer remove them. Delete or drain them first. Remains of
-an earlier attempt are removed, too. It is not an error if nothing is left.
+and the runtime could no longer remove them. Delete or drain them first. It also
+refuses while a migration by isthmusctl migrate is not complete. Remains of an
+earlier attempt are removed, too. It is not an error if nothing is left.
 
 --config takes the file of the agent. Settings that uninstall does not have are ignored.`,
 		Args: daemon.NoArgs,
@@ -116,8 +118,15 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 	return nil
 }
 
-// unused returns an error if pods are attached.
+// unused returns an error if pods are attached, or while isthmusctl migrate changes pods: their records may still
+// be those of another network.
 func (u *uninstaller) unused() error {
+	if p, err := takeover.Load(u.stateDir); err != nil {
+		return err
+	} else if p != nil && !p.Complete() {
+		return fmt.Errorf("the migration in %s is not complete: run isthmusctl migrate run to continue it, or isthmusctl migrate rollback, and try again",
+			takeover.Path(u.stateDir))
+	}
 	dir := u.recordDir()
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil

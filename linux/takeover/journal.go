@@ -19,9 +19,12 @@ const journalName = "migration.json"
 // maxJournal bounds that file, in bytes: 1,000 pods of 2 KiB and their steps.
 const maxJournal = 16 << 20
 
+// Path returns the path of the file of a Progress in a state directory.
+func Path(dir string) string { return filepath.Join(dir, journalName) }
+
 // Load reads the Progress in a state directory; nil if there is none.
 func Load(dir string) (*Progress, error) {
-	path := filepath.Join(dir, journalName)
+	path := Path(dir)
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -86,7 +89,7 @@ func Save(dir string) Journal {
 	return func(p *Progress) error {
 		text, err := json.Marshal(p)
 		if err == nil {
-			err = replace(filepath.Join(dir, journalName), append(text, '\n'))
+			err = replace(Path(dir), append(text, '\n'))
 		}
 		if err != nil {
 			return fmt.Errorf("store the progress of the migration: %w", err)
@@ -97,7 +100,7 @@ func Save(dir string) Journal {
 
 // Forget removes the Progress of a state directory.
 func Forget(dir string) error {
-	if err := os.Remove(filepath.Join(dir, journalName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(Path(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the progress of the migration: %w", err)
 	}
 	return nil
