@@ -234,6 +234,49 @@ func TestFollowOnFullDisk(t *testing.T) {
 	})
 }
 
+// DEL closes the interface on a full disk, too. A process that starts before there is space finds the interface
+// closed, as one without a record, and removes it again.
+func TestForeignDeleteOnFullDisk(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		l.echo(l.pod("b", 12), 90)
+		l.apply()
+		l.allowed(l.outside, "tcp", "10.1.0.12", 90)
+		free := l.fillDisk()
+		l.delete("b")
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+		l.must(l.backend.Close())
+		l.start()
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+		installed := func() (ids []model.EndpointID) {
+			t.Helper()
+			l.must(l.node.Do(func() error {
+				all, err := l.backend.Endpoints(context.Background())
+				for _, i := range all {
+					ids = append(ids, i.ID)
+				}
+				return err
+			}))
+			return ids
+		}
+		if got := installed(); len(got) != 1 || got[0] != model.MakeEndpointID("b", "eth0") {
+			t.Fatalf("after a restart: endpoints %q", got)
+		}
+		l.delete("b")
+		if got := installed(); len(got) != 0 {
+			t.Errorf("after the second removal: endpoints %q", got)
+		}
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+		free()
+		l.idleUntilQuiet()
+		l.must(l.backend.Close())
+		l.start()
+		if got := installed(); len(got) != 0 {
+			t.Errorf("after there was space: endpoints %q", got)
+		}
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+	})
+}
+
 // An interface that DEL closed stays closed when another process renames it.
 func TestRenamedClosedInterface(t *testing.T) {
 	if !hasTCX(t) {

@@ -113,14 +113,14 @@ func (r *Registry) Put(id model.EndpointID, e HostEnd) error {
 	return r.write(next, r.held)
 }
 
-// Remove forgets an endpoint.
+// Remove forgets an endpoint. A full disk does not stop it.
 func (r *Registry) Remove(id model.EndpointID) error {
 	if _, ok := r.ends[id]; !ok {
 		return nil
 	}
 	next := maps.Clone(r.ends)
 	delete(next, id)
-	return r.write(next, r.held)
+	return r.drop(next, r.held)
 }
 
 // Get returns the host end of an endpoint, and whether it is recorded.
@@ -138,7 +138,7 @@ func (r *Registry) Hold(handle, claim string) error {
 	next := maps.Clone(r.held)
 	if next[handle] = claim; claim == "" {
 		delete(next, handle)
-		return r.write(r.ends, next)
+		return r.drop(r.ends, next)
 	}
 	r.held, r.unsaved = next, true
 	return r.write(r.ends, next)
@@ -160,6 +160,18 @@ func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(er
 
 // All returns the recorded host ends.
 func (r *Registry) All() map[model.EndpointID]HostEnd { return maps.Clone(r.ends) }
+
+// drop is write for removals, which must need no space. On a full disk it keeps the content in memory, until Flush
+// or another change writes it. If the process ends before, the next one finds an interface without a record, and
+// removes it again.
+func (r *Registry) drop(ends map[model.EndpointID]HostEnd, held map[string]string) error {
+	err := r.write(ends, held)
+	if !isFull(err) {
+		return err
+	}
+	r.ends, r.held, r.unsaved = ends, held, true
+	return nil
+}
 
 // write replaces the file atomically.
 func (r *Registry) write(ends map[model.EndpointID]HostEnd, held map[string]string) error {

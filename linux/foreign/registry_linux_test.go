@@ -3,12 +3,15 @@
 package foreign
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func end() HostEnd {
@@ -55,6 +58,51 @@ func TestRegistry(t *testing.T) {
 		if err := Remove(dir); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A removal needs no space: it is kept in memory, and written with a later change. Without a later change, the next
+// process finds the interface again. Other errors are returned.
+func TestRemoveOnFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to write /dev/full")
+	}
+	dir := t.TempDir()
+	r, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Put("c:eth0", end()), r.Hold("interface:b:7:2", "shop/web/1"), r.Hold("interface:b:8:2", "shop/web/2")); err != nil {
+		t.Fatal(err)
+	}
+	tmp := filepath.Join(dir, fileName+".new")
+	if err := os.Symlink("/dev/full", tmp); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Remove("c:eth0"), r.Hold("interface:b:7:2", ""), r.Forget(nil), r.Flush()); err != nil {
+		t.Errorf("on a full disk: %v", err)
+	}
+	if _, ok := r.Get("c:eth0"); ok || r.Held("interface:b:7:2") != "" || r.Held("interface:b:8:2") != "" {
+		t.Errorf("after the removals: %+v, %v", r.ends, r.held)
+	}
+	if err := r.Put("d:eth0", end()); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("an interface is added on a full disk: %v", err)
+	}
+	if next, err := Read(dir); err != nil || len(next.All()) != 1 {
+		t.Errorf("the file on a full disk: %v, %v", next.All(), err)
+	}
+	if err := errors.Join(os.Remove(tmp), r.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Read(dir)
+	if err != nil || len(next.All()) != 0 || len(next.held) != 0 {
+		t.Errorf("the file after there was space: %+v, %v, %v", next.ends, next.held, err)
+	}
+	if err := errors.Join(r.Put("c:eth0", end()), os.Mkdir(tmp, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Remove("c:eth0"); !errors.Is(err, unix.EISDIR) {
+		t.Errorf("another error: %v", err)
 	}
 }
 

@@ -264,7 +264,7 @@ func (r *Registry) Forget(present []string) error {
 	if len(next) == len(r.held) {
 		return nil
 	}
-	return r.write(r.ends, next)
+	return r.drop(r.ends, next)
 }
 
 // Owner returns the endpoint of an interface; "" if it has none.
