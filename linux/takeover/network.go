@@ -32,6 +32,9 @@ type Network struct {
 	Bridge string `json:"bridge"`
 	// Conf is the path of its configuration; "" for kubenet, which has none.
 	Conf string `json:"conf,omitempty"`
+	// Wrapped is the path of the configuration of one plugin that Conf, a list of the agent of mode policy, wraps;
+	// "" if Conf is the file of the network.
+	Wrapped string `json:"wrapped,omitempty"`
 	// ConfDir is the directory of configurations, in which the agent of mode full adds its own.
 	ConfDir string `json:"confDir"`
 	// Leases is the directory of host-local's files.

@@ -189,6 +189,9 @@ func (p *planner) steps() {
 		add(Step{Kind: OwnRoute, Route: i})
 	}
 	each(WriteRecord)
+	if p.plan.Network.Wrapped != "" { // first: the list that remains names the plugin, and ADD fails meanwhile
+		add(Step{Kind: KeepConf, Path: p.plan.Network.Wrapped})
+	}
 	if p.plan.Network.Conf != "" {
 		add(Step{Kind: KeepConf, Path: p.plan.Network.Conf})
 	}

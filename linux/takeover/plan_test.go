@@ -110,6 +110,25 @@ func TestPlanWithTunnels(t *testing.T) {
 	}
 }
 
+// The configuration that a list of the agent wraps is moved first, so that what remains always names the plugin.
+func TestPlanWithWrappedConf(t *testing.T) {
+	n := node()
+	n.Network.Conf, n.Network.Wrapped = "/etc/cni/net.d/10-bridge-isthmus.conflist", "/etc/cni/net.d/10-bridge.conf"
+	p, reasons := Make(n, name)
+	if len(reasons) > 0 {
+		t.Fatal(reasons)
+	}
+	var moved []string
+	for _, s := range p.Steps {
+		if s.Kind == KeepConf {
+			moved = append(moved, s.Path)
+		}
+	}
+	if !slices.Equal(moved, []string{n.Network.Wrapped, n.Network.Conf}) {
+		t.Errorf("moved in the order %q", moved)
+	}
+}
+
 // Nothing is planned for a node with a form that the steps do not know. Each reason names the object.
 func TestReasons(t *testing.T) {
 	for title, c := range map[string]struct {

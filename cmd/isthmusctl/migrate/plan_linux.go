@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cni/install"
+	"github.com/isthmus-net/isthmus/cni/install/conflist"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/takeover"
@@ -76,8 +77,17 @@ func readConf(o *options) (network takeover.Network, err error) {
 	if err != nil {
 		return network, err
 	}
-	if network, err = takeover.ParseNetwork(o.from, path, text); err != nil || network.SubnetFile == "" {
+	if network, err = takeover.ParseNetwork(o.from, path, text); err != nil {
 		return network, err
+	}
+	if original := conflist.Wrapped(text); original != "" {
+		if !slices.Contains(names, original) {
+			return network, fmt.Errorf("CNI configuration %s wraps %q, which is not in %s: restore that file, or restart the agent of mode policy", path, original, o.confDir)
+		}
+		network.Wrapped = filepath.Join(o.confDir, original)
+	}
+	if network.SubnetFile == "" {
+		return network, nil
 	}
 	if text, err = readBounded(network.SubnetFile); err != nil {
 		return network, err
