@@ -72,6 +72,16 @@ func refuseMigration(o *options) error {
 	return errors.New("the migration of this node is not complete: run isthmusctl migrate run to continue it, or isthmusctl migrate rollback")
 }
 
+// migrating returns an error if a migration of this node is not complete, or cannot be read.
+func migrating(stateDir string) error {
+	p, err := takeover.Load(stateDir)
+	if err != nil || p == nil || p.Complete() {
+		return err
+	}
+	return fmt.Errorf("the migration in %s is not complete: run isthmusctl migrate run to continue it, or isthmusctl migrate rollback, and try again",
+		takeover.Path(stateDir))
+}
+
 // refuseEngines returns an error if another project enforces policy on this node.
 func refuseEngines() error {
 	found, err := engines.Detect()

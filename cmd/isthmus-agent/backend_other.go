@@ -30,3 +30,6 @@ func checkFlowEvents(*flowOptions) error { return nil }
 
 // readLists returns nil: there is no data path.
 func readLists() trace.Lists { return nil }
+
+// migrating returns nil: only Linux nodes are migrated.
+func migrating(string) error { return nil }

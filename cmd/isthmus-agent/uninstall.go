@@ -18,7 +18,6 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/endpoint"
-	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
 // uninstaller holds the flags of uninstall.
@@ -121,11 +120,8 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 // unused returns an error if pods are attached, or while isthmusctl migrate changes pods: their records may still
 // be those of another network.
 func (u *uninstaller) unused() error {
-	if p, err := takeover.Load(u.stateDir); err != nil {
+	if err := migrating(u.stateDir); err != nil {
 		return err
-	} else if p != nil && !p.Complete() {
-		return fmt.Errorf("the migration in %s is not complete: run isthmusctl migrate run to continue it, or isthmusctl migrate rollback, and try again",
-			takeover.Path(u.stateDir))
 	}
 	dir := u.recordDir()
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
