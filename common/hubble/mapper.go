@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -28,11 +29,19 @@ type Mapper struct {
 	count   uint64 // of flows so far
 
 	latest func() *model.Snapshot
-	// endpoints, reasons and labels belong to the snapshot known.
+	// reasons and labels belong to the snapshot known. endpoints stay: kept flows share an Endpoint while its pod is the same.
 	known     *model.Snapshot
-	endpoints map[model.PodID]*flow.Endpoint
+	snapshots uint64 // so far
+	endpoints map[model.PodID]*endpoint
 	reasons   map[*model.Cause]*reason
 	labels    []string
+}
+
+// endpoint is the description of a pod.
+type endpoint struct {
+	message *flow.Endpoint
+	labels  model.Labels // all that the message depends on besides the pod's name
+	at      uint64       // the value of Mapper.snapshots when labels were compared last
 }
 
 // reason holds what messages say about a cause. Those of one cause share it.
@@ -65,7 +74,14 @@ func (m *Mapper) refresh() {
 	if s == m.known && m.endpoints != nil {
 		return
 	}
-	m.known, m.endpoints, m.reasons, m.labels = s, make(map[model.PodID]*flow.Endpoint), make(map[*model.Cause]*reason), nil
+	if m.endpoints == nil {
+		m.endpoints = make(map[model.PodID]*endpoint)
+	}
+	if len(m.endpoints) == maxEndpoints { // forget the pods without a flow since the snapshot before
+		maps.DeleteFunc(m.endpoints, func(_ model.PodID, e *endpoint) bool { return e.at != m.snapshots })
+	}
+	m.snapshots++
+	m.known, m.reasons, m.labels = s, make(map[*model.Cause]*reason), nil
 	if s == nil {
 		return
 	}
@@ -140,28 +156,51 @@ func (m *Mapper) pod(id model.PodID) *flow.Endpoint {
 	if id == (model.PodID{}) {
 		return reservedUnknown
 	}
-	if e := m.endpoints[id]; e != nil {
-		return e
+	known := m.endpoints[id]
+	if known != nil && known.at == m.snapshots {
+		return known.message
 	}
-	e := &flow.Endpoint{Namespace: id.Namespace, PodName: id.Name, ClusterName: Cluster,
-		Labels: []string{"k8s:io.kubernetes.pod.namespace=" + id.Namespace}}
-	name, kind := id.Name, "Pod"
+	p := &model.Pod{PodID: id}
 	if m.known != nil {
-		if p, ok := m.known.Pods.Get(id); ok {
-			for k, v := range p.Labels.All() {
-				e.Labels = append(e.Labels, "k8s:"+k+"="+v)
-			}
-			if w := workloadOf(p); w != nil {
-				e.Workloads = []*flow.Workload{w}
-				name, kind = w.Name, w.Kind
-			}
+		if q, ok := m.known.Pods.Get(id); ok {
+			p = q
 		}
 	}
+	if known != nil && known.labels == p.Labels {
+		known.at = m.snapshots
+		return known.message
+	}
+	e := &flow.Endpoint{Namespace: id.Namespace, PodName: id.Name, ClusterName: Cluster, Labels: labelsOf(p)}
+	name, kind := id.Name, "Pod"
+	if w := workloadOf(p); w != nil {
+		e.Workloads = []*flow.Workload{w}
+		name, kind = w.Name, w.Kind
+	}
 	e.Identity = identity(id.Namespace, kind, name)
-	if len(m.endpoints) < maxEndpoints {
-		m.endpoints[id] = e
+	if known != nil || len(m.endpoints) < maxEndpoints {
+		m.endpoints[id] = &endpoint{message: e, labels: p.Labels, at: m.snapshots}
 	}
 	return e
+}
+
+const (
+	// maxLabels bounds the labels of a pod that messages have, maxLabelBytes the bytes of their keys and values. A pod of
+	// Kubernetes can have labels of 250 KiB, and each message has those of two pods.
+	maxLabels, maxLabelBytes = 64, 8 << 10
+	// labelsCut follows the labels of a pod that has more. No label of Kubernetes has this prefix.
+	labelsCut = "isthmus:labels-cut"
+)
+
+// labelsOf returns the label of a pod's namespace, and the pod's labels in order of their keys, up to the bounds.
+func labelsOf(p *model.Pod) []string {
+	list, size := []string{"k8s:io.kubernetes.pod.namespace=" + p.Namespace}, 0
+	for k, v := range p.Labels.All() {
+		if size += len(k) + len(v); len(list) > maxLabels || size > maxLabelBytes {
+			return append(list, labelsCut)
+		}
+		list = append(list, "k8s:"+k+"="+v)
+	}
+	return list
 }
 
 // maxEndpoints bounds the pods that a Mapper remembers.

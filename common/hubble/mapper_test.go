@@ -192,6 +192,63 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
+// TestMapLabels checks that messages have a bounded part of a pod's labels, and its workload nevertheless.
+func TestMapLabels(t *testing.T) {
+	many, long := map[string]string{"pod-template-hash": "7d9f"}, map[string]string{"pod-template-hash": "7d9f"}
+	for i := range 3000 {
+		many[fmt.Sprintf("a%04d", i)] = ""
+		long[fmt.Sprintf("%s%04d", strings.Repeat("a", 200), i)] = strings.Repeat("v", 63)
+	}
+	for name, labels := range map[string]map[string]string{"many": many, "long": long} {
+		s := model.MakeSnapshot(nil, nil, []*model.Pod{{PodID: webPod, Labels: model.MakeLabels(labels)}}, nil)
+		e := NewMapper("n1", "", time.Unix(0, 0), func() *model.Snapshot { return s }).Map(denied()).GetSource()
+		size := 0
+		for _, l := range e.GetLabels() {
+			size += len(l)
+		}
+		if n := len(e.GetLabels()); n > 66 || n < 20 || size > 9<<10 {
+			t.Errorf("%s: %d labels of %d bytes", name, n, size)
+		}
+		first, last := e.GetLabels()[0], e.GetLabels()[len(e.GetLabels())-1]
+		if first != "k8s:io.kubernetes.pod.namespace=shop" || last != "isthmus:labels-cut" {
+			t.Errorf("%s: the first label is %q, the last one %q", name, first, last)
+		}
+		if w := e.GetWorkloads(); len(w) != 1 || w[0].GetName() != "web" {
+			t.Errorf("%s: workloads %v", name, w)
+		}
+	}
+}
+
+// TestMapSnapshots checks that flows of different snapshots share the Endpoint of a pod until its labels change.
+func TestMapSnapshots(t *testing.T) {
+	known := cluster()
+	m := NewMapper("n1", "", time.Unix(0, 0), func() *model.Snapshot { return known })
+	before := m.Keep(denied())
+	known = cluster()
+	if k := m.Keep(denied()); k.local != before.local || k.remote != before.remote {
+		t.Error("the next snapshot has other Endpoints of the same pods")
+	}
+	known = model.MakeSnapshot(nil, nil, []*model.Pod{{PodID: webPod, Labels: model.MakeLabels(map[string]string{"app": "new"})}}, nil)
+	if got := m.Keep(denied()).local.GetLabels(); len(got) != 2 || got[1] != "k8s:app=new" {
+		t.Errorf("the changed pod has the labels %q", got)
+	}
+	known = nil
+	if got := m.Keep(denied()).local.GetLabels(); len(got) != 1 {
+		t.Errorf("the deleted pod has the labels %q", got)
+	}
+	for i := range 3 * maxEndpoints { // of pods that come and go
+		if i%100 == 0 {
+			known = cluster()
+		}
+		f := denied()
+		f.Pod.Name = fmt.Sprint("pod-", i)
+		m.Keep(f)
+	}
+	if m.endpoints[webPod] != nil || len(m.endpoints) > maxEndpoints || m.endpoints[model.PodID{Namespace: "shop", Name: fmt.Sprint("pod-", 3*maxEndpoints-1)}] == nil {
+		t.Errorf("%d Endpoints, not those of the last pods", len(m.endpoints))
+	}
+}
+
 func TestUUIDs(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, start := range []int64{1, 2} {
