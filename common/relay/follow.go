@@ -22,6 +22,8 @@ const (
 	hold = 700 * time.Millisecond
 	// maxWaiting bounds the flows that wait for a client.
 	maxWaiting = 16384
+	// maxCollect is how long kept flows are collected at most: one node that goes on sending old flows delays no others.
+	maxCollect = 3 * time.Second
 )
 
 func stamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }
@@ -45,8 +47,18 @@ func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest, v
 	}
 	begin := time.Now()
 	m, last := newMerger(hold, maxWaiting), &newest{limit: int(min(request.GetNumber(), maxLast))}
-	// Until the agents have sent their kept flows, only the newest ones of all nodes are selected.
+	// Until the agents have sent their kept flows, only the newest ones of all nodes are selected, and new flows wait.
 	collecting, lastKept := last.limit > 0 && request.GetSince() == nil, begin
+	release := func(now time.Time) error {
+		var due []*observer.GetFlowsResponse
+		if collecting && (now.Sub(lastKept) >= hold || now.Sub(begin) >= maxCollect || m.full()) {
+			collecting, due = false, last.all()
+		}
+		if !collecting {
+			due = append(due, m.due(now)...)
+		}
+		return sendAll(stream, due)
+	}
 	tick := time.NewTicker(hold / 7)
 	defer tick.Stop()
 	for next := begin.Add(retryEvery); ; {
@@ -66,7 +78,12 @@ func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest, v
 				last.add(a)
 				lastKept = time.Now()
 			default:
-				m.add(a, time.Now())
+				now := time.Now()
+				if m.add(a, now); m.full() {
+					if err := release(now); err != nil {
+						return err
+					}
+				}
 			}
 			continue
 		case now := <-tick.C:
@@ -74,14 +91,7 @@ func (r *Relay) follow(ctx context.Context, request *observer.GetFlowsRequest, v
 				next = now.Add(retryEvery)
 				f.refresh(ctx)
 			}
-			var due []*observer.GetFlowsResponse
-			if collecting && now.Sub(lastKept) >= hold {
-				collecting, due = false, last.all()
-			}
-			if !collecting {
-				due = append(due, m.due(now)...)
-			}
-			if err := sendAll(stream, due); err != nil {
+			if err := release(now); err != nil {
 				return err
 			}
 		}

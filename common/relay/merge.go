@@ -59,9 +59,12 @@ func (m *merger) add(answer *observer.GetFlowsResponse, now time.Time) {
 	m.queue = append(m.queue, item{arrived: now, number: i.number})
 }
 
+// full reports whether more flows wait than limit: due returns some of them now.
+func (m *merger) full() bool { return len(m.heap) > m.limit }
+
 // due returns the flows that have waited long enough, and all older ones, in order of time.
 func (m *merger) due(now time.Time) (list []*observer.GetFlowsResponse) {
-	for len(m.heap) > m.limit {
+	for m.full() {
 		list = append(list, m.pop())
 	}
 	for len(m.queue) > 0 {

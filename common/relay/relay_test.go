@@ -392,6 +392,115 @@ func TestFollowKept(t *testing.T) {
 	}
 }
 
+// scripted is an agent whose stream of flows is a function.
+type scripted struct {
+	observer.UnimplementedObserverServer
+	flows func(observer.Observer_GetFlowsServer) error
+}
+
+func (scripted) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
+	return &observer.ServerStatusResponse{}, nil
+}
+
+func (s scripted) GetFlows(_ *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+	return s.flows(stream)
+}
+
+// serveFake serves what register registers, and returns the address.
+func serveFake(t *testing.T, register func(*grpc.Server)) string {
+	t.Helper()
+	address := filepath.Join(t.TempDir(), "agent")
+	l, err := net.Listen("unix", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	register(s)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return "unix://" + address
+}
+
+// dated returns a flow of a time and a pod.
+func dated(t time.Time, pod string) *observer.GetFlowsResponse {
+	f := &flow.Flow{Time: stamp(t), Source: &flow.Endpoint{Namespace: "shop", PodName: pod}}
+	return &observer.GetFlowsResponse{Time: f.Time, NodeName: "n", ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: f}}
+}
+
+// pods receives until a flow of a pod comes, and returns the pods of all flows. It fails after a time.
+func pods(t *testing.T, c observer.ObserverClient, q *observer.GetFlowsRequest, until string, within time.Duration) (list []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	stream, err := c.GetFlows(ctx, q)
+	for err == nil {
+		var m *observer.GetFlowsResponse
+		if m, err = stream.Recv(); err == nil && m.GetFlow() != nil {
+			list = append(list, m.GetFlow().GetSource().GetPodName())
+			if list[len(list)-1] == until {
+				return list
+			}
+		}
+	}
+	t.Fatalf("%v, after %d flows, before one of %s", err, len(list), until)
+	return nil
+}
+
+// TestFollowOldFlows checks that a node that goes on sending old flows does not keep a follower from its beginning.
+func TestFollowOldFlows(t *testing.T) {
+	start := time.Now()
+	address := serveFake(t, func(s *grpc.Server) {
+		observer.RegisterObserverServer(s, scripted{flows: func(stream observer.Observer_GetFlowsServer) error {
+			err := stream.Send(dated(time.Now(), "new"))
+			for err == nil {
+				err = stream.Send(dated(start.Add(-time.Hour), "old"))
+				select {
+				case <-stream.Context().Done():
+				case <-time.After(hold / 2):
+				}
+			}
+			return err
+		}})
+	})
+	c, _, _ := serve(t, map[string]string{"n": address})
+	got := pods(t, c, &observer.GetFlowsRequest{Follow: true, Number: 3}, "new", maxCollect+3*time.Second)
+	if want := []string{"old", "old", "old", "new"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestFollowFlood checks that new flows beyond maxWaiting do not wait for kept ones.
+func TestFollowFlood(t *testing.T) {
+	stop := make(chan struct{})
+	address := serveFake(t, func(s *grpc.Server) {
+		observer.RegisterObserverServer(s, scripted{flows: func(stream observer.Observer_GetFlowsServer) error {
+			err := stream.Send(dated(time.Now(), "first"))
+			for i := 0; err == nil && i < maxWaiting; i++ {
+				err = stream.Send(dated(time.Now(), "flood"))
+			}
+			for err == nil {
+				err = stream.Send(dated(time.Unix(1, 0), "old"))
+				select {
+				case <-stop:
+					return nil
+				case <-stream.Context().Done():
+				case <-time.After(hold / 2):
+				}
+			}
+			return err
+		}})
+	})
+	defer close(stop)
+	c, _, _ := serve(t, map[string]string{"n": address})
+	pods(t, c, &observer.GetFlowsRequest{Follow: true, Number: 3}, "first", maxCollect-500*time.Millisecond)
+}
+
 // TestDiscover follows the nodes of an agent, over a restart of that agent.
 func TestDiscover(t *testing.T) {
 	a := newAgent(t, t.TempDir(), "a", 100)
