@@ -40,6 +40,7 @@ const mostNodes = 50
 type options struct {
 	kubeconfig, context, as string
 	groups                  []string
+	namespace               string // of the agents
 
 	nodes               []string
 	selector, system    string
@@ -90,6 +91,7 @@ func (o *options) register(c *cobra.Command) {
 	f.StringVar(&o.context, "context", "", "context of the kubeconfig file")
 	f.StringVar(&o.as, "as", "", "user name to impersonate")
 	f.StringArrayVar(&o.groups, "as-group", nil, "group to impersonate (repeatable)")
+	f.StringVar(&o.namespace, "agent-namespace", agents.DefaultNamespace, "namespace of the agents, which explain failures and name the image; pods of others are never asked")
 	f.StringArrayVar(&o.nodes, "node", nil, "test this node (repeatable); default: nodes of both systems")
 	f.StringVarP(&o.selector, "selector", "l", "", "test nodes with these labels")
 	f.StringVar(&o.system, "os", "", "test nodes of one system: linux or windows")
@@ -117,6 +119,8 @@ func (o *options) check(c *cobra.Command) error {
 		return cli.Usagef("--os %q: give linux or windows", o.system)
 	case o.most < 1 || o.most > mostNodes:
 		return cli.Usagef("--max-nodes %d: give 1 to %d", o.most, mostNodes)
+	case o.namespace == "":
+		return cli.Usagef("--agent-namespace: name the namespace of the agents, such as %s", agents.DefaultNamespace)
 	case o.as == "" && len(o.groups) > 0:
 		return cli.Usagef("--as-group: give --as, too")
 	case o.attempt < probe.MinTimeout || o.attempt > probe.MaxTimeout:
@@ -203,7 +207,7 @@ func (e env) choose(ctx context.Context, o *options, c *testpods.Cluster, x *exp
 	if err != nil {
 		return nil, err
 	}
-	if x.agents, err = agents.New(o.api()); err != nil {
+	if x.agents, err = agents.New(o.api(), o.namespace); err != nil {
 		return nil, err
 	}
 	if x.list, err = x.agents.List(ctx); err != nil {

@@ -26,15 +26,17 @@ import (
 
 // allNodes are the flags of commands that ask the agents of all nodes.
 type allNodes struct {
-	all     bool
-	context string
-	as      string
-	groups  []string
+	all       bool
+	namespace string
+	context   string
+	as        string
+	groups    []string
 }
 
 func (a *allNodes) register(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&a.all, "all-nodes", false, "ask the agents of all nodes through the API server, as kubectl exec does; needs the right to exec in their pods")
+	f.StringVar(&a.namespace, "agent-namespace", agents.DefaultNamespace, "with --all-nodes: namespace of the agents; pods of others are never asked")
 	f.StringVar(&a.context, "context", "", "with --all-nodes: context of the kubeconfig file")
 	f.StringVar(&a.as, "as", "", "with --all-nodes: user name to impersonate")
 	f.StringArrayVar(&a.groups, "as-group", nil, "with --all-nodes: group to impersonate (repeatable)")
@@ -43,7 +45,7 @@ func (a *allNodes) register(c *cobra.Command) {
 // check rejects flags that count for all nodes only.
 func (a *allNodes) check(c *cobra.Command) error {
 	if !a.all {
-		for _, name := range []string{"context", "as", "as-group"} {
+		for _, name := range []string{"agent-namespace", "context", "as", "as-group"} {
 			if c.Flags().Changed(name) {
 				return cli.Usagef("--%s: works with --all-nodes only", name)
 			}
@@ -55,6 +57,9 @@ func (a *allNodes) check(c *cobra.Command) error {
 	}
 	if c.Flags().Changed("socket") {
 		return cli.Usagef("--socket: it does not work with --all-nodes")
+	}
+	if a.namespace == "" {
+		return cli.Usagef("--agent-namespace: name the namespace of the agents, such as %s", agents.DefaultNamespace)
 	}
 	if a.as == "" && len(a.groups) > 0 {
 		return cli.Usagef("--as-group: give --as, too")
@@ -69,7 +74,7 @@ func (a *allNodes) open(ctx context.Context, kubeconfig string, timeout time.Dur
 	}
 	cfg := watch.DefaultAPIConfig(kubeconfig)
 	cfg.UserAgent, cfg.Rules, cfg.Context, cfg.Impersonate, cfg.ImpersonateGroups = "isthmusctl", true, a.context, a.as, a.groups
-	c, err := agents.New(cfg)
+	c, err := agents.New(cfg, a.namespace)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -61,6 +61,9 @@ func TestAllNodesOfBadNodes(t *testing.T) {
 		text string
 	}{
 		{[]string{"status", "--as", "x"}, "--as: works with --all-nodes only"},
+		{[]string{"status", "--agent-namespace", "x"}, "--agent-namespace: works with --all-nodes only"},
+		{[]string{"status", "--all-nodes", "--agent-namespace", ""}, "--agent-namespace: name the namespace of the agents"},
+		{[]string{"status", "--all-nodes", "--kubeconfig", config, "--agent-namespace", "x"}, "find the agents: namespace x has no pod of an agent, but pods with such labels are in isthmus-system"},
 		{[]string{"status", "--kubeconfig", config}, "--kubeconfig: works with --all-nodes only"},
 		{[]string{"trace", "--context", "x"}, "--context: works with --all-nodes only"},
 		{[]string{"status", "--all-nodes", "--socket", "/x"}, "--socket: it does not work with --all-nodes"},

@@ -84,8 +84,8 @@ func (r *reports[T]) answers() (none T, _ error) {
 }
 
 // askAgents lets pages show what agents report. The context ends each request.
-func askAgents(ctx context.Context, cfg watch.APIConfig, timeout time.Duration, config *page.Config) error {
-	c, err := agents.New(cfg)
+func askAgents(ctx context.Context, cfg watch.APIConfig, namespace string, timeout time.Duration, config *page.Config) error {
+	c, err := agents.New(cfg, namespace)
 	if err != nil {
 		return err
 	}

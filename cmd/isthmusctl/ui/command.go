@@ -17,14 +17,16 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/query"
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
 	"github.com/isthmus-net/isthmus/common/httpd"
+	"github.com/isthmus-net/isthmus/common/kube/agents"
 	"github.com/isthmus-net/isthmus/common/page"
 )
 
 // options are the flags of ui.
 type options struct {
 	cluster.Source
-	port   int
-	agents bool
+	port      int
+	agents    bool
+	namespace string // of the agents
 }
 
 // Commands returns the commands of this package.
@@ -48,6 +50,7 @@ has the token reads the cluster with your rights.`,
 	f := c.Flags()
 	f.IntVar(&o.port, "port", 0, "TCP port on 127.0.0.1; 0 is a free one")
 	f.BoolVar(&o.agents, "agents", false, "ask the agents of all nodes for their status and the numbers of policies, as kubectl exec does; needs the right to exec in their pods")
+	f.StringVar(&o.namespace, "agent-namespace", agents.DefaultNamespace, "with --agents: namespace of the agents; pods of others are never asked")
 	return []*cobra.Command{c}
 }
 
@@ -61,6 +64,9 @@ func (o *options) run(ctx context.Context, e cli.Env) error {
 	}
 	if o.agents && !o.Live() {
 		return cli.Usagef("--agents: works with an API server only")
+	}
+	if o.namespace == "" {
+		return cli.Usagef("--agent-namespace: name the namespace of the agents, such as %s", agents.DefaultNamespace)
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)))
 	if err != nil {
@@ -93,7 +99,7 @@ func (o *options) run(ctx context.Context, e cli.Env) error {
 		close(watched)
 	}
 	if o.agents {
-		if err := askAgents(ctx, o.APIConfig(), o.Timeout(), &config); err != nil {
+		if err := askAgents(ctx, o.APIConfig(), o.namespace, o.Timeout(), &config); err != nil {
 			return err
 		}
 	}

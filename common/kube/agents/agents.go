@@ -25,6 +25,8 @@ import (
 const (
 	// Selector selects the pods of agents, as the chart labels them.
 	Selector = "app.kubernetes.io/name=isthmus,app.kubernetes.io/component in (agent-linux,agent-windows)"
+	// DefaultNamespace is the namespace of agents if users name none.
+	DefaultNamespace = "isthmus-system"
 	// container is the container of the agent.
 	container = "agent"
 	// concurrent bounds the commands that run at a time.
@@ -47,13 +49,15 @@ type Agent struct {
 
 // Cluster runs commands in a cluster.
 type Cluster struct {
-	client rest.Interface
-	codec  runtime.ParameterCodec
-	exec   *podexec.Executor
+	namespace string
+	client    rest.Interface
+	codec     runtime.ParameterCodec
+	exec      *podexec.Executor
 }
 
-// New reads credentials as kubectl does. It does not connect.
-func New(cfg watch.APIConfig) (*Cluster, error) {
+// New reads credentials as kubectl does. It does not connect. Agents are pods of the namespace only: users of any other one
+// could label a pod as an agent, and so answer for a node and read what commands are about.
+func New(cfg watch.APIConfig, namespace string) (*Cluster, error) {
 	config, err := watch.RESTConfig(cfg)
 	if err != nil {
 		return nil, err
@@ -71,24 +75,29 @@ func New(cfg watch.APIConfig) (*Cluster, error) {
 		return nil, fmt.Errorf("prepare client: %w", err)
 	}
 	codec := runtime.NewParameterCodec(scheme)
-	return &Cluster{client, codec, podexec.New(config, client, codec)}, nil
+	return &Cluster{namespace, client, codec, podexec.New(config, client, codec)}, nil
 }
 
-// List returns the agents of all nodes, by the name of the node.
+// List returns the agents of all nodes, by the name of the node. It is an error if only other namespaces have pods of agents.
 func (c *Cluster) List(ctx context.Context) ([]Agent, error) {
 	var nodes []corev1.Node
-	err := list(ctx, c, "nodes", "", func(l *corev1.NodeList) { nodes = append(nodes, l.Items...) })
+	err := list(ctx, c, "nodes", "", "", func(l *corev1.NodeList) { nodes = append(nodes, l.Items...) })
 	if err != nil {
 		return nil, err
 	}
 	pods := make(map[string][]corev1.Pod)
-	err = list(ctx, c, "pods", Selector, func(l *corev1.PodList) {
+	err = list(ctx, c, "pods", c.namespace, Selector, func(l *corev1.PodList) {
 		for _, p := range l.Items {
 			pods[p.Spec.NodeName] = append(pods[p.Spec.NodeName], p)
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("namespace %s: %w", c.namespace, err)
+	}
+	if len(pods) == 0 {
+		if err := c.elsewhere(ctx); err != nil {
+			return nil, err
+		}
 	}
 	all := make([]Agent, 0, len(nodes))
 	for i := range nodes {
@@ -98,6 +107,25 @@ func (c *Cluster) List(ctx context.Context) ([]Agent, error) {
 	return all, nil
 }
 
+// elsewhere returns an error that names the other namespaces with pods like those of agents, nil if there are none or the
+// user may not list them.
+func (c *Cluster) elsewhere(ctx context.Context) error {
+	var found []string
+	err := list(ctx, c, "pods", "", Selector, func(l *corev1.PodList) {
+		for _, p := range l.Items {
+			if !slices.Contains(found, p.Namespace) {
+				found = append(found, p.Namespace)
+			}
+		}
+	})
+	if err != nil || len(found) == 0 {
+		return nil
+	}
+	slices.Sort(found)
+	return fmt.Errorf("namespace %s has no pod of an agent, but pods with such labels are in %s: give --agent-namespace with the one "+
+		"where Isthmus is installed", c.namespace, strings.Join(found[:min(len(found), 5)], ", "))
+}
+
 // listOf is a pointer to a list of objects.
 type listOf[T any] interface {
 	*T
@@ -105,12 +133,12 @@ type listOf[T any] interface {
 	metav1.ListInterface
 }
 
-// list reads all objects of a kind, page by page.
-func list[T any, L listOf[T]](ctx context.Context, c *Cluster, resource, selector string, page func(L)) error {
+// list reads all objects of a kind, page by page; those of one namespace unless it is empty.
+func list[T any, L listOf[T]](ctx context.Context, c *Cluster, resource, namespace, selector string, page func(L)) error {
 	options := metav1.ListOptions{Limit: pageSize, LabelSelector: selector}
 	for {
 		l := L(new(T))
-		if err := c.client.Get().Resource(resource).VersionedParams(&options, c.codec).Do(ctx).Into(l); err != nil {
+		if err := c.client.Get().Namespace(namespace).Resource(resource).VersionedParams(&options, c.codec).Do(ctx).Into(l); err != nil {
 			return fmt.Errorf("list %s: %w", resource, err)
 		}
 		page(l)

@@ -28,16 +28,26 @@ func server(t *testing.T, run kubetest.Command) *kubetest.ExecServer {
 	earlier.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}}
 	now := kubetest.AgentPod("agent-1", "n1", "agent-linux")
 	now.CreationTimestamp.Time = time.Unix(2, 0)
+	// Users of other namespaces can label pods as those of agents.
+	forged := kubetest.AgentPod("forged-1", "n1", "agent-linux")
+	forged.Namespace, forged.CreationTimestamp.Time = "shop", time.Unix(3, 0)
+	alone := kubetest.AgentPod("forged-3", "n3", "agent-linux")
+	alone.Namespace = "shop"
 	return kubetest.NewExecServer(t,
 		[]corev1.Node{kubetest.ClusterNode("w1", "windows"), kubetest.ClusterNode("n1", "linux"), kubetest.ClusterNode("n3", "linux"), kubetest.ClusterNode("n4", "linux"), kubetest.ClusterNode("n5", "linux")},
-		[]corev1.Pod{earlier, now, kubetest.AgentPod("agent-w1", "w1", "agent-windows"), waits, pending}, run)
+		[]corev1.Pod{forged, alone, earlier, now, kubetest.AgentPod("agent-w1", "w1", "agent-windows"), waits, pending}, run)
 }
 
 func open(t *testing.T, s *kubetest.ExecServer) *agents.Cluster {
 	t.Helper()
+	return openIn(t, s, agents.DefaultNamespace)
+}
+
+func openIn(t *testing.T, s *kubetest.ExecServer, namespace string) *agents.Cluster {
+	t.Helper()
 	cfg := watch.DefaultAPIConfig(s.Kubeconfig(t))
 	cfg.Rules, cfg.UserAgent = true, "test"
-	c, err := agents.New(cfg)
+	c, err := agents.New(cfg, namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +71,19 @@ func TestList(t *testing.T) {
 	}
 	if q := s.Selectors(); len(q) == 0 || q[0] != agents.Selector {
 		t.Errorf("selectors %q", q)
+	}
+}
+
+// TestListElsewhere checks that pods of other namespaces are named, and not taken for agents.
+func TestListElsewhere(t *testing.T) {
+	s := server(t, nil)
+	list, err := openIn(t, s, "kube-system").List(t.Context())
+	if want := "namespace kube-system has no pod of an agent, but pods with such labels are in isthmus-system, shop: give --agent-namespace"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, %v, want the error %q", list, err, want)
+	}
+	none := kubetest.NewExecServer(t, []corev1.Node{kubetest.ClusterNode("n1", "linux")}, nil, nil)
+	if list, err := open(t, none).List(t.Context()); err != nil || len(list) != 1 || list[0].Missing == "" {
+		t.Errorf("without any pod: %v, %v", list, err)
 	}
 }
 

@@ -54,18 +54,23 @@ func NewExecServer(t *testing.T, nodes []corev1.Node, pods []corev1.Pod, run Com
 		page, next := paged(r, s.nodes)
 		answer(w, &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{Continue: next, ResourceVersion: "7"}, Items: page})
 	})
-	mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, r *http.Request) {
+	listPods := func(w http.ResponseWriter, r *http.Request) {
+		namespace := r.PathValue("namespace")
 		selected, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		page, next := paged(r, slices.DeleteFunc(slices.Clone(s.pods), func(p corev1.Pod) bool { return !selected.Matches(labels.Set(p.Labels)) }))
+		page, next := paged(r, slices.DeleteFunc(slices.Clone(s.pods), func(p corev1.Pod) bool {
+			return namespace != "" && p.Namespace != namespace || !selected.Matches(labels.Set(p.Labels))
+		}))
 		s.mutex.Lock()
 		s.queries = append(s.queries, r.URL.Query().Get("labelSelector"))
 		s.mutex.Unlock()
 		answer(w, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{Continue: next, ResourceVersion: "7"}, Items: page})
-	})
+	}
+	mux.HandleFunc("GET /api/v1/pods", listPods)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", listPods)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{pod}/exec", s.exec)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
