@@ -155,6 +155,13 @@ func (p *Pool) Discover(ctx context.Context, address string) error {
 // quiet is how long no change may come until the list of nodes counts as complete.
 const quiet = 300 * time.Millisecond
 
+const (
+	// maxPending is how long changes of the nodes wait at most, while further ones come.
+	maxPending = 3 * time.Second
+	// maxPeer bounds the name and the address of a node, in bytes.
+	maxPeer = 512
+)
+
 // follow follows the nodes over one stream. The stream begins with all nodes.
 func (p *Pool) follow(ctx context.Context, client peer.PeerClient) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -180,6 +187,7 @@ func (p *Pool) follow(ctx context.Context, client peer.PeerClient) error {
 	}()
 	addresses := make(map[string]string)
 	var complete <-chan time.Time
+	var pending time.Time // when the first change came that Set did not get
 	for {
 		select {
 		case c := <-changes:
@@ -188,7 +196,16 @@ func (p *Pool) follow(ctx context.Context, client peer.PeerClient) error {
 			} else {
 				addresses[c.GetName()] = c.GetAddress()
 			}
-			complete = time.After(quiet)
+			if n := max(len(c.GetName()), len(c.GetAddress())); n > maxPeer {
+				return fmt.Errorf("the agent names a node with a name or an address of %d bytes: a relay supports %d", n, maxPeer)
+			}
+			if len(addresses) > maxNodes {
+				return fmt.Errorf("the agent names more than %d nodes: a relay supports no more", maxNodes)
+			}
+			if complete == nil {
+				pending = time.Now()
+			}
+			complete = time.After(min(quiet, time.Until(pending.Add(maxPending))))
 		case <-complete:
 			complete = nil
 			if err := p.Set(addresses); err != nil {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	"github.com/isthmus-net/isthmus/common/api/hubble/peer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
 	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -499,6 +500,65 @@ func TestFollowFlood(t *testing.T) {
 	defer close(stop)
 	c, _, _ := serve(t, map[string]string{"n": address})
 	pods(t, c, &observer.GetFlowsRequest{Follow: true, Number: 3}, "first", maxCollect-500*time.Millisecond)
+}
+
+// announcer is an agent whose list of nodes is a function.
+type announcer struct {
+	peer.UnimplementedPeerServer
+	notify func(peer.Peer_NotifyServer) error
+}
+
+func (a announcer) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) error {
+	return a.notify(stream)
+}
+
+// TestDiscoverHostile checks that an agent whose list of nodes never ends neither blinds the relay nor fills its memory.
+func TestDiscoverHostile(t *testing.T) {
+	pool := NewPool(nil, quietLog)
+	t.Cleanup(pool.Close)
+	follow := func(notify func(peer.Peer_NotifyServer) error) chan error {
+		address := serveFake(t, func(s *grpc.Server) { peer.RegisterPeerServer(s, announcer{notify: notify}) })
+		conn, err := pool.dial(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		ended := make(chan error, 1)
+		go func() { ended <- pool.follow(t.Context(), peer.NewPeerClient(conn)) }()
+		return ended
+	}
+	follow(func(stream peer.Peer_NotifyServer) error { // changes without a pause
+		for {
+			if err := stream.Send(&peer.ChangeNotification{Name: "a", Type: peer.ChangeNotificationType_PEER_UPDATED}); err != nil {
+				return err
+			}
+			time.Sleep(quiet / 3)
+		}
+	})
+	for deadline := time.Now().Add(maxPending + 3*time.Second); len(pool.list()) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("changes without a pause: the relay uses none of them")
+		}
+	}
+	for want, name := range map[string]string{"names more than 5000 nodes": "n", "a name or an address of": strings.Repeat("n", 1000)} {
+		ended := follow(func(stream peer.Peer_NotifyServer) error {
+			for i := range 3 * maxNodes {
+				if err := stream.Send(&peer.ChangeNotification{Name: fmt.Sprint(name, i), Type: peer.ChangeNotificationType_PEER_ADDED}); err != nil {
+					return err
+				}
+			}
+			<-stream.Context().Done()
+			return nil
+		})
+		select {
+		case err := <-ended:
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("no error, want %q", want)
+		}
+	}
 }
 
 // TestDiscover follows the nodes of an agent, over a restart of that agent.
