@@ -86,8 +86,11 @@ func New(cfg Config, out io.Writer, registry prometheus.Registerer, log *slog.Lo
 			return nil, fmt.Errorf("read the last line of the export: %w", err)
 		}
 		var last struct{ Time time.Time }
-		if json.Unmarshal(line, &last) == nil && time.Since(last.Time) < maxGap { // else begin with new flows
-			e.since = last.Time
+		if json.Unmarshal(line, &last) == nil { // else begin with new flows
+			// A node's wrong clock may have dated the line in the future: no flow would come until then.
+			if age := time.Since(last.Time); age >= 0 && age < maxGap {
+				e.since = last.Time
+			}
 		}
 	}
 	registry.MustRegister(e.lines, e.flows, e.lost, e.failed)
@@ -129,7 +132,11 @@ func (e *Exporter) take(m *observer.GetFlowsResponse) {
 	switch {
 	case m.GetFlow() != nil:
 		e.flows.Inc()
-		if t := m.GetTime().AsTime(); t.After(e.since) {
+		t, now := m.GetTime().AsTime(), time.Now()
+		if t.After(now) {
+			t = now
+		}
+		if t.After(e.since) {
 			e.since = t
 		}
 	case m.GetLostEvents() != nil:

@@ -266,3 +266,22 @@ func TestExporterContinues(t *testing.T) {
 		t.Error("a bad filter is accepted")
 	}
 }
+
+// TestFuture checks that a flow dated in the future does not keep the export from flows of the present.
+func TestFuture(t *testing.T) {
+	future := time.Now().Add(24 * time.Hour)
+	out := &output{last: fmt.Sprintf(`{"time":%q}`, future.Format(time.RFC3339))}
+	e, err := New(Config{}, out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := e.request().GetSince(); s != nil {
+		t.Errorf("after a last line of %s the request has since %s", future, s.AsTime())
+	}
+	m := event(0, 443, flow.Verdict_DROPPED)
+	m.Time = timestamppb.New(future)
+	e.take(m)
+	if s := e.request().GetSince(); s == nil || s.AsTime().After(time.Now()) {
+		t.Errorf("after a flow of %s the request has since %s", future, s.AsTime())
+	}
+}
