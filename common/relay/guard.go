@@ -13,8 +13,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/isthmus-net/isthmus/common/access"
+	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/relay/redact"
 )
@@ -24,6 +26,9 @@ const (
 	checkEvery = 30 * time.Second
 	// maxStreams bounds the streams of all clients, maxUserStreams those of one user.
 	maxStreams, maxUserStreams = 256, 16
+	// maxAnswer bounds an answer of an agent, in bytes: the relay holds thousands of them. Those of Isthmus have about 20 KiB
+	// at most, for two pods with many labels.
+	maxAnswer = 64 << 10
 )
 
 // token returns the token of a client: a bearer token, or the password of basic authentication, which the hubble
@@ -178,6 +183,7 @@ func (s shown) Send(m *observer.GetFlowsResponse) error {
 
 // reader reads the answers of an agent, as a View shows them.
 type reader struct {
+	node   string
 	stream grpc.ServerStreamingClient[observer.GetFlowsResponse]
 	view   *redact.View
 }
@@ -185,15 +191,20 @@ type reader struct {
 // read sends the request of a View to an agent.
 func read(ctx context.Context, n *node, request *observer.GetFlowsRequest, view *redact.View) (*reader, error) {
 	stream, err := n.client.GetFlows(ctx, request)
-	return &reader{stream, view}, err
+	return &reader{n.name, stream, view}, err
 }
 
-// Recv returns the next answer of which the client sees something.
+// Recv returns the next answer of which the client sees something. A lost event stands for an answer that is too large.
 func (r *reader) Recv() (*observer.GetFlowsResponse, error) {
 	for {
 		m, err := r.stream.Recv()
 		if err != nil {
 			return nil, err
+		}
+		if proto.Size(m) > maxAnswer {
+			now := stamp(time.Now())
+			m = &observer.GetFlowsResponse{NodeName: r.node, Time: now, ResponseTypes: &observer.GetFlowsResponse_LostEvents{
+				LostEvents: &flow.LostEvent{NumEventsLost: max(1, m.GetLostEvents().GetNumEventsLost()), Last: now}}}
 		}
 		if m = r.view.Flow(m); m != nil {
 			return m, nil

@@ -502,6 +502,35 @@ func TestFollowFlood(t *testing.T) {
 	pods(t, c, &observer.GetFlowsRequest{Follow: true, Number: 3}, "first", maxCollect-500*time.Millisecond)
 }
 
+// TestLargeAnswers checks that a relay does not hold large answers of an agent, and reports them as lost.
+func TestLargeAnswers(t *testing.T) {
+	address := serveFake(t, func(s *grpc.Server) {
+		observer.RegisterObserverServer(s, scripted{flows: func(stream observer.Observer_GetFlowsServer) error {
+			large := dated(time.Now(), "large")
+			large.GetFlow().Source.Labels = []string{strings.Repeat("l", maxAnswer)}
+			return errors.Join(stream.Send(dated(time.Now(), "before")), stream.Send(large), stream.Send(dated(time.Now(), "after")))
+		}})
+	})
+	c, _, _ := serve(t, map[string]string{"n": address})
+	stream, err := c.GetFlows(t.Context(), &observer.GetFlowsRequest{})
+	var got []string
+	for err == nil {
+		var m *observer.GetFlowsResponse
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		if l := m.GetLostEvents(); l != nil {
+			got = append(got, fmt.Sprint("lost ", l.GetNumEventsLost(), " of ", m.GetNodeName()))
+		} else if f := m.GetFlow(); f != nil {
+			got = append(got, f.GetSource().GetPodName())
+		}
+	}
+	slices.Sort(got) // lost events do not wait for flows
+	if want := []string{"after", "before", "lost 1 of n"}; !errors.Is(err, io.EOF) || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
 // announcer is an agent whose list of nodes is a function.
 type announcer struct {
 	peer.UnimplementedPeerServer
