@@ -3,6 +3,7 @@
 package writeback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -197,13 +199,18 @@ func (r *Reporter) Run(ctx context.Context) error {
 // idle is how long the Reporter sleeps when no work is due.
 const idle = time.Minute
 
-// work does all due work and returns when to call it again.
+// work does due work until facts change, and returns when to call it again.
 func (r *Reporter) work(ctx context.Context) time.Duration {
-	for _, key := range slices.Sorted(maps.Keys(r.tasks)) {
+	tried := false
+	for _, key := range r.order() {
 		t := r.tasks[key]
 		if ctx.Err() != nil || time.Now().Before(t.due) {
 			continue
 		}
+		if tried && len(r.wake) > 0 {
+			break // plan again: thousands of writes must not delay the condition of the Node
+		}
+		tried = tried || t.kind != "node" // one at least, however often facts change
 		err := r.try(ctx, t)
 		if err == nil {
 			r.writes.WithLabelValues(t.kind, "ok").Inc()
@@ -232,6 +239,20 @@ func (r *Reporter) work(ctx context.Context) time.Duration {
 		wait = min(wait, time.Until(t.due))
 	}
 	return max(wait, 0)
+}
+
+// order returns the keys of tasks: that of the Node first, then those that are due for longest, so that none starves.
+func (r *Reporter) order() []string {
+	return slices.SortedFunc(maps.Keys(r.tasks), func(a, b string) int {
+		x, y := r.tasks[a], r.tasks[b]
+		if (x.kind == "node") != (y.kind == "node") {
+			if x.kind == "node" {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(x.due.Compare(y.due), strings.Compare(a, b))
+	})
 }
 
 // try executes one task with a time limit.
