@@ -378,8 +378,9 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 		policies = append(policies, a.Policy())
 	}
 	answer, err := x.hns.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
-	if hns.Code(err) == hns.CodeTimeout {
-		x.late[hns.EndpointObject(e.ID)] = list
+	// The call may also have ended with ctx, without a code. Busy: another write has not returned, not this one.
+	if o := hns.EndpointObject(e.ID); err != nil && hns.Code(err) != hns.CodeBusy && x.hns.Unfinished()[o] {
+		x.late[o] = list
 	}
 	if err != nil {
 		return fmt.Errorf("write %d acls: %w", len(all), remedied(err))

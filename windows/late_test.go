@@ -3,6 +3,7 @@
 package windows_test
 
 import (
+	"context"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -139,6 +140,54 @@ func TestLateListGetsNoNewMembers(t *testing.T) {
 	}
 	n.settles(only)
 	if n.passes(first.ID, "10.0.3.3") || !n.passes(second.ID, "10.0.3.4") {
+		t.Errorf("in the end:\n%s", n.fake.Dump())
+	}
+}
+
+// TestLateListOfEndedOperation is TestLateListGetsNoNewMembers for two writes that hang. The time of the whole
+// operation ends while it waits for the second one, before the call's own deadline.
+func TestLateListOfEndedOperation(t *testing.T) {
+	n, first, second := twoLate(t)
+	third := n.spec("c3", "10.0.1.9")
+	n.add(third)
+	n.apply(both(first, second))
+	gates := make(chan chan struct{}, 2)
+	n.fake.Before(func(op, id string) error {
+		if op == "ModifyEndpoint" && len(gates) < cap(gates) {
+			gate := make(chan struct{})
+			gates <- gate
+			<-gate
+		}
+		return nil
+	})
+	operation, cancel := context.WithTimeout(ctx, 2*lateDeadline)
+	defer cancel()
+	if _, err := n.backend.Apply(operation, both(first, second, "10.0.3.3")); err == nil || operation.Err() == nil || len(gates) != 2 {
+		t.Fatalf("%d writes hang: %v", len(gates), err)
+	}
+	one, two := <-gates, <-gates
+	n.fake.Before(nil)
+	close(one)
+	reached := func(peer string) (count int) {
+		for _, spec := range []dataplane.EndpointSpec{first, second} {
+			if n.passes(spec.ID, peer) {
+				count++
+			}
+		}
+		return count
+	}
+	eventually(t, "the first list never landed", func() bool { return reached("10.0.3.3") == 1 })
+	only := peerState(third, "10.0.3.3", "10.0.3.4") // everything to the other pods is denied
+	if err := n.tries(only); !dataplane.Concerns(err, third.ID) {
+		t.Errorf("a set is in force that the late list refers to: %v", err)
+	}
+	close(two)
+	eventually(t, "the second list never landed", func() bool { return reached("10.0.3.3") > 0 })
+	if reached("10.0.3.4") > 0 {
+		t.Errorf("the late list met a newcomer:\n%s", n.fake.Dump())
+	}
+	n.settles(only)
+	if reached("10.0.3.3") > 0 || !n.passes(third.ID, "10.0.3.4") {
 		t.Errorf("in the end:\n%s", n.fake.Dump())
 	}
 }

@@ -186,11 +186,12 @@ func call[T any](ctx context.Context, g *Guarded, op string, o Object, f func(co
 
 // try makes one attempt and reports whether a retry is allowed.
 func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt int, f func(context.Context) (T, error)) (value T, again bool, err error) {
-	if n := g.hung.Load(); n >= int64(g.config.MaxHung) {
-		return value, false, NewError(op, CodeTimeout, fmt.Sprintf("%d earlier calls have not returned; restart the hns service", n))
-	}
 	if !g.begin(o) {
 		return value, false, NewError(op, CodeBusy, fmt.Sprintf("an earlier write of %s has not returned", o))
+	}
+	if n := g.hung.Load(); n >= int64(g.config.MaxHung) {
+		g.end(o)
+		return value, false, NewError(op, CodeTimeout, fmt.Sprintf("%d earlier calls have not returned; restart the hns service", n))
 	}
 	start := time.Now()
 	done := make(chan answer[T], 1)

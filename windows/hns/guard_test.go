@@ -60,6 +60,28 @@ func TestGuardEndsHungCalls(t *testing.T) {
 	}
 }
 
+// TestGuardNamesTheUnfinished checks writes beside too many hung ones. A second write of the same object is busy, and a
+// write that was refused is not unfinished.
+func TestGuardNamesTheUnfinished(t *testing.T) {
+	f := hnstest.NewFake(hns.Server2022)
+	g := hns.Guard(f, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 1})
+	release := make(chan struct{})
+	defer close(release)
+	f.Before(func(string, string) error { <-release; return nil })
+	ctx := context.Background()
+	for _, c := range []struct {
+		endpoint string
+		code     uint32
+	}{{"a", hns.CodeTimeout}, {"a", hns.CodeBusy}, {"b", hns.CodeTimeout}} {
+		if _, err := g.ModifyEndpoint(ctx, c.endpoint, hns.Update); hns.Code(err) != c.code {
+			t.Errorf("write of %s: %v, want code %#x", c.endpoint, err, c.code)
+		}
+	}
+	if all := g.Unfinished(); !all[hns.EndpointObject("a")] || all[hns.EndpointObject("b")] {
+		t.Errorf("unfinished: %v", all)
+	}
+}
+
 // TestGuardRepeats checks that Guard retries only calls that can succeed later.
 func TestGuardRepeats(t *testing.T) {
 	for _, c := range []struct {
