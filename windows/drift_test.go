@@ -34,6 +34,16 @@ func drifts(t *testing.T, n *node, first, second dataplane.EndpointSpec, network
 			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Add, hns.ACL{Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 200}.Policy())
 			return err
 		},
+		"one ACL more for the pod's address": func() error {
+			own := hns.ACL{Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 950, LocalAddresses: first.IPs[0].String()}
+			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Add, own.Policy())
+			return err
+		},
+		"one ACL more for source ports": func() error {
+			ports := hns.ACL{Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 950, Protocols: "6,17", RemotePorts: "1-65535"}
+			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Add, ports.Policy())
+			return err
+		},
 		"a member more": func() error {
 			set.Values = "10.0.3.3,10.0.3.9"
 			_, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy())

@@ -59,6 +59,9 @@ func (k *keeper) right(id model.EndpointID, list []hns.ACL) bool {
 	if len(list) > 2*len(k.Lists[id])+8 || len(list) > k.index.options.MaxRules || !WellFormed(list) {
 		return false
 	}
+	if slices.ContainsFunc(list, func(a hns.ACL) bool { return !provable(a) }) {
+		return false
+	}
 	if !k.index.options.Sets && len(setsOf(list)) > 0 {
 		return false // sets were turned off, as HNS might not enforce them
 	}
@@ -71,6 +74,22 @@ func (k *keeper) right(id model.EndpointID, list []hns.ACL) bool {
 		k.done[key] = right
 	}
 	return right
+}
+
+// provable reports whether a rule names only what Lower names: the peer, and the port of the destination. Check knows
+// neither the pod's address nor the port of the source, and proves nothing about rules that do.
+func provable(a hns.ACL) bool {
+	a = a.Normal()
+	switch {
+	case a.RuleType == hns.Host:
+		return true // WellFormed decides
+	case a.Direction == hns.Out:
+		return a.LocalAddresses == "" && a.LocalPorts == ""
+	}
+	// With sets Local is the source, so that a set in Remote is one of the pod's address.
+	remote, err := hns.ParseAddresses(a.RemoteAddresses)
+	bySet := OwnSet(a.LocalAddresses) && a.RemoteAddresses == ""
+	return a.RemotePorts == "" && (bySet || a.LocalAddresses == "" && err == nil && len(remote.Sets) == 0)
 }
 
 func (k *keeper) prove(id model.EndpointID, e model.EndpointState, list []hns.ACL) bool {

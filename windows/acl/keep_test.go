@@ -89,24 +89,44 @@ func TestKeepRefuses(t *testing.T) {
 	}
 	const inTCP, in, out, inHost, outHost = 0, 1, 2, 3, 4
 	for name, damage := range map[string]func(list []hns.ACL) []hns.ACL{
-		"no list at all":                  func([]hns.ACL) []hns.ACL { return nil },
-		"no Host rule in":                 func(l []hns.ACL) []hns.ACL { return slices.Delete(l, inHost, inHost+1) },
-		"no Host rule out":                func(l []hns.ACL) []hns.ACL { return slices.Delete(l, outHost, outHost+1) },
-		"no Host rules":                   func(l []hns.ACL) []hns.ACL { return l[:inHost] },
-		"a Host rule that blocks":         func(l []hns.ACL) []hns.ACL { l[inHost].Action = hns.Block; return l },
-		"a Host rule for one protocol":    func(l []hns.ACL) []hns.ACL { l[outHost].Protocols = "6"; return l },
-		"a Host rule for one address":     func(l []hns.ACL) []hns.ACL { l[inHost].RemoteAddresses = "10.0.0.1"; return l },
-		"both Host rules in one way":      func(l []hns.ACL) []hns.ACL { l[outHost].Direction = hns.In; return l },
-		"no end in":                       func(l []hns.ACL) []hns.ACL { return slices.Delete(l, in, in+1) },
-		"no end out":                      func(l []hns.ACL) []hns.ACL { return slices.Delete(l, out, out+1) },
-		"an end for one protocol":         func(l []hns.ACL) []hns.ACL { l[in].Protocols = "17"; return l },
-		"an end for IPv4 only":            func(l []hns.ACL) []hns.ACL { l[out].RemoteAddresses = "0.0.0.0/0"; return l },
-		"two rules of one priority":       func(l []hns.ACL) []hns.ACL { l[inTCP].Priority = l[out].Priority; return l },
-		"the other verdict":               func(l []hns.ACL) []hns.ACL { l[out].Action = hns.Allow; return l },
-		"the other direction":             func(l []hns.ACL) []hns.ACL { l[in].Direction, l[out].Direction = hns.Out, hns.In; return l },
-		"an unknown set":                  func(l []hns.ACL) []hns.ACL { l[inTCP].LocalAddresses = "azure-1"; return l },
-		"an address that cannot be read":  func(l []hns.ACL) []hns.ACL { l[inTCP].RemoteAddresses = "10.0.0.0/33"; return l },
-		"an unknown rule type":            func(l []hns.ACL) []hns.ACL { l[inTCP].RuleType = "Tier"; return l },
+		"no list at all":                 func([]hns.ACL) []hns.ACL { return nil },
+		"no Host rule in":                func(l []hns.ACL) []hns.ACL { return slices.Delete(l, inHost, inHost+1) },
+		"no Host rule out":               func(l []hns.ACL) []hns.ACL { return slices.Delete(l, outHost, outHost+1) },
+		"no Host rules":                  func(l []hns.ACL) []hns.ACL { return l[:inHost] },
+		"a Host rule that blocks":        func(l []hns.ACL) []hns.ACL { l[inHost].Action = hns.Block; return l },
+		"a Host rule for one protocol":   func(l []hns.ACL) []hns.ACL { l[outHost].Protocols = "6"; return l },
+		"a Host rule for one address":    func(l []hns.ACL) []hns.ACL { l[inHost].RemoteAddresses = "10.0.0.1"; return l },
+		"both Host rules in one way":     func(l []hns.ACL) []hns.ACL { l[outHost].Direction = hns.In; return l },
+		"no end in":                      func(l []hns.ACL) []hns.ACL { return slices.Delete(l, in, in+1) },
+		"no end out":                     func(l []hns.ACL) []hns.ACL { return slices.Delete(l, out, out+1) },
+		"an end for one protocol":        func(l []hns.ACL) []hns.ACL { l[in].Protocols = "17"; return l },
+		"an end for IPv4 only":           func(l []hns.ACL) []hns.ACL { l[out].RemoteAddresses = "0.0.0.0/0"; return l },
+		"two rules of one priority":      func(l []hns.ACL) []hns.ACL { l[inTCP].Priority = l[out].Priority; return l },
+		"the other verdict":              func(l []hns.ACL) []hns.ACL { l[out].Action = hns.Allow; return l },
+		"the other direction":            func(l []hns.ACL) []hns.ACL { l[in].Direction, l[out].Direction = hns.Out, hns.In; return l },
+		"an unknown set":                 func(l []hns.ACL) []hns.ACL { l[inTCP].LocalAddresses = "azure-1"; return l },
+		"an address that cannot be read": func(l []hns.ACL) []hns.ACL { l[inTCP].RemoteAddresses = "10.0.0.0/33"; return l },
+		"an unknown rule type":           func(l []hns.ACL) []hns.ACL { l[inTCP].RuleType = "Tier"; return l },
+		"another program's source ports": func(l []hns.ACL) []hns.ACL {
+			return append(l, hns.ACL{Protocols: "6,17", RemotePorts: "1-65535", Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: 950})
+		},
+		"source ports out": func(l []hns.ACL) []hns.ACL {
+			return append(l, hns.ACL{Protocols: "6,17", LocalPorts: "1-65535", Action: hns.Allow, Direction: hns.Out, RuleType: hns.Switch, Priority: 950})
+		},
+		"the pod's address in": func(l []hns.ACL) []hns.ACL {
+			return append(l, hns.ACL{LocalAddresses: "10.0.1.7", Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: 950})
+		},
+		"the pod's address out": func(l []hns.ACL) []hns.ACL {
+			return append(l, hns.ACL{LocalAddresses: "10.0.1.7/32", Action: hns.Allow, Direction: hns.Out, RuleType: hns.Switch, Priority: 950})
+		},
+		"a set of destinations in": func(l []hns.ACL) []hns.ACL {
+			return append(l, hns.ACL{RemoteAddresses: "isthmus-0123456789abcdef-v4", Action: hns.Block, Direction: hns.In,
+				RuleType: hns.Switch, Priority: 950})
+		},
+		"a set of sources out": func(l []hns.ACL) []hns.ACL {
+			return append(l, hns.ACL{LocalAddresses: "isthmus-0123456789abcdef-v4", Action: hns.Allow, Direction: hns.Out,
+				RuleType: hns.Switch, Priority: 950})
+		},
 		"a priority that HNS does not do": func(l []hns.ACL) []hns.ACL { l[inTCP].Priority = 99; return l },
 	} {
 		if list := damage(longWinded(table)); keeps(list) {
