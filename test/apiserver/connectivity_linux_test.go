@@ -5,6 +5,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -28,6 +29,25 @@ func connectivityRole(t *testing.T) string {
 	return role
 }
 
+// connectivityObjects returns manifests that name all objects of a test.
+func connectivityObjects(namespace string, pods []connectivity.Pod) string {
+	var all strings.Builder
+	add := func(api, kind, name string) {
+		fmt.Fprintf(&all, "---\n{apiVersion: %s, kind: %s, metadata: {name: %s, namespace: %s}}\n", api, kind, name, namespace)
+	}
+	for _, p := range pods {
+		add("v1", "Pod", p.Name)
+		add("v1", "Service", p.Name)
+	}
+	for _, phase := range connectivity.Phases() {
+		for _, p := range phase.Policies {
+			add("networking.k8s.io/v1", "NetworkPolicy", p.Name)
+		}
+	}
+	fmt.Fprintf(&all, "---\n{apiVersion: v1, kind: Namespace, metadata: {name: %s}}\n", namespace)
+	return all.String()
+}
+
 // The objects of isthmusctl connectivity are valid for both systems and conform to the standard restricted, which the API server
 // enforces. The role in the documents is enough, and less is named as a missing right.
 func TestConnectivityObjects(t *testing.T) {
@@ -42,8 +62,8 @@ func TestConnectivityObjects(t *testing.T) {
 		return c
 	}
 	namespace := "isthmus-connectivity-test"
-	nameless := "{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}"
-	t.Cleanup(func() { must(t, s.Delete(ctx, nameless)) }) // no controller removes what it holds
+	pods := connectivity.Pods([]connectivity.Node{{Name: "l1", OS: model.Linux, Image: "isthmus:1"}, {Name: "w1", OS: model.Windows, Image: "probe:1"}})
+	t.Cleanup(func() { must(t, s.Delete(ctx, connectivityObjects(namespace, pods))) }) // no controller removes what a namespace holds
 	blind := open(account(t, s, "blind-tester", "isthmus-view"))
 	if err := blind.Create(ctx, connectivity.Tenancy{Namespace: namespace}); !errors.Is(err, connectivity.ErrRefused) || !strings.Contains(err.Error(), "cannot create resource") {
 		t.Errorf("without the right: %v", err)
@@ -59,7 +79,6 @@ func TestConnectivityObjects(t *testing.T) {
 	if len(all) != 1 || all[0] != (connectivity.Tenancy{Namespace: namespace, Beat: "1", Kept: true}) {
 		t.Errorf("namespaces %+v", all)
 	}
-	pods := connectivity.Pods([]connectivity.Node{{Name: "l1", OS: model.Linux, Image: "isthmus:1"}, {Name: "w1", OS: model.Windows, Image: "probe:1"}})
 	for range 2 { // it may be repeated
 		services, err := c.Start(ctx, namespace, pods)
 		must(t, err)
