@@ -377,11 +377,7 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 	for _, a := range all {
 		policies = append(policies, a.Policy())
 	}
-	answer, err := x.hns.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
-	// The call may also have ended with ctx, without a code. Busy: another write has not returned, not this one.
-	if o := hns.EndpointObject(e.ID); err != nil && hns.Code(err) != hns.CodeBusy && x.hns.Unfinished()[o] {
-		x.late[o] = list
-	}
+	answer, err := x.writePolicies(ctx, e.ID, policies)
 	if err != nil {
 		return fmt.Errorf("write %d acls: %w", len(all), remedied(err))
 	}
@@ -389,6 +385,17 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 		return errors.Join(fmt.Errorf("hns accepted %d acls but stored %d different ones", len(all), len(acls)), err)
 	}
 	return nil
+}
+
+// writePolicies replaces all policies of an endpoint. If the write may still take effect after it has failed, it
+// records the list of ACLs as late.
+func (b *Backend) writePolicies(ctx context.Context, id string, policies []hns.Policy) (hns.Endpoint, error) {
+	answer, err := b.hns.ModifyEndpoint(ctx, id, hns.Update, policies...)
+	// The call may also have ended with ctx, without a code. Busy: another write has not returned, not this one.
+	if o := hns.EndpointObject(id); err != nil && hns.Code(err) != hns.CodeBusy && b.hns.Unfinished()[o] {
+		b.late[o], _ = (&hns.Endpoint{Policies: policies}).ACLs()
+	}
+	return answer, err
 }
 
 // compare reads everything again. A difference is an error although the write seemed to succeed.

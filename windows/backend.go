@@ -37,7 +37,7 @@ type Backend struct {
 	orphans map[string]bool
 	// sctp records whether this HNS accepts ACLs for SCTP.
 	sctp sctpSupport
-	// late are the lists of ACLs in writes that timed out and have not returned.
+	// late are the lists of ACLs in writes that have not returned although their caller has an error.
 	late map[hns.Object][]hns.ACL
 	nat  natState
 	// components are the features besides the policy core, the fabric among them.

@@ -200,7 +200,7 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 		return found, nil
 	}
 	b.config.Step("repair policies")
-	_, err = b.hns.ModifyEndpoint(ctx, found.ID, hns.Update, hns.InOrder(repaired)...)
+	_, err = b.writePolicies(ctx, found.ID, hns.InOrder(repaired))
 	if errors.Is(err, hns.ErrGone) {
 		return nil, nil // the caller creates it again
 	}

@@ -5,6 +5,7 @@ package windows_test
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -226,5 +228,65 @@ func TestLateEndpointIsRemoved(t *testing.T) {
 		if !n.send(spec.ID, model.Ingress, netip.MustParseAddr("10.0.3.3"), model.TCP, 80, hns.Reading{}) {
 			t.Error("the pod that came again has no policy")
 		}
+	}
+}
+
+// TestLateListOfOtherWrites is TestLateListGetsNoNewMembers for the writes that change other policies and send the
+// list with them. The time of the operation ends before the call's own deadline, and another program closes the pod.
+func TestLateListOfOtherWrites(t *testing.T) {
+	for name, write := range map[string]func(n *node, first, second dataplane.EndpointSpec) func(ctx context.Context) error{
+		"outbound NAT": func(n *node, first, second dataplane.EndpointSpec) func(ctx context.Context) error {
+			s := both(first, second, "10.0.3.3")
+			s.Fabric = clusterState([]dataplane.EndpointSpec{first}, peer(2, model.Linux, "", "10.0.2.0/24")).Fabric
+			n.apply(s)
+			return func(ctx context.Context) error { _, err := n.backend.Idle(ctx); return err }
+		},
+		"repeated ADD": func(n *node, first, _ dataplane.EndpointSpec) func(ctx context.Context) error {
+			routes := slices.DeleteFunc(n.stored(first.ID).Policies, func(p hns.Policy) bool { return !p.Is(hns.TypeSDNRoute) })
+			if _, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Remove, routes...); err != nil {
+				n.t.Fatal(err)
+			}
+			return func(ctx context.Context) error { _, err := n.backend.AddEndpoint(ctx, first); return err }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := natConfig()
+			c.CallDeadline = 10 * time.Second
+			n, first, second := two(t, hns.Server2022, c)
+			n.apply(both(first, second, "10.0.3.3"))
+			n.apply(both(first, second, "10.0.3.3")) // the lists refer to their set
+			if len(n.sets(first)) == 0 {
+				t.Fatal("the list refers to no set")
+			}
+			call, id := write(n, first, second), n.hnsID(first.ID)
+			operation, cancel := context.WithCancel(ctx)
+			defer cancel()
+			gate := make(chan struct{})
+			var held atomic.Bool
+			n.fake.Before(func(op, of string) error {
+				if op == "ModifyEndpoint" && of == id && held.CompareAndSwap(false, true) {
+					cancel()
+					<-gate
+				}
+				return nil
+			})
+			if err := call(operation); err == nil || operation.Err() == nil {
+				t.Fatalf("with a write that hangs: %v", err)
+			}
+			n.changeACLs(n.name(first.ID), acl.DenyAll()...)
+			only := peerState(second, "10.0.3.3", "10.0.3.4") // everything to the first pod is denied
+			if err := n.tries(only); !dataplane.Concerns(err, second.ID) {
+				t.Errorf("a set is in force that the late list refers to: %v", err)
+			}
+			close(gate)
+			eventually(t, "the list never landed", func() bool { return n.passes(first.ID, "10.0.3.3") })
+			if n.passes(first.ID, "10.0.3.4") {
+				t.Errorf("the late list met a newcomer:\n%s", n.fake.Dump())
+			}
+			n.settles(only)
+			if n.passes(first.ID, "10.0.3.3") || !n.passes(second.ID, "10.0.3.4") {
+				t.Errorf("in the end:\n%s", n.fake.Dump())
+			}
+		})
 	}
 }

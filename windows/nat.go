@@ -120,10 +120,7 @@ func (b *Backend) natChange(e *hns.Endpoint) (policies []hns.Policy, changed boo
 // writeNAT writes all policies of an endpoint, as replaceACLs does.
 func (b *Backend) writeNAT(ctx context.Context, e *hns.Endpoint, policies []hns.Policy) error {
 	b.config.Step("update outbound nat")
-	answer, err := b.hns.ModifyEndpoint(ctx, e.ID, hns.Update, hns.InOrder(policies)...)
-	if hns.Code(err) == hns.CodeTimeout {
-		b.late[hns.EndpointObject(e.ID)], _ = e.ACLs()
-	}
+	answer, err := b.writePolicies(ctx, e.ID, hns.InOrder(policies))
 	if errors.Is(err, hns.ErrGone) {
 		return nil
 	}

@@ -238,10 +238,7 @@ func (b *Backend) closePrepared(ctx context.Context, e *hns.Endpoint, want hns.E
 		return nil
 	}
 	b.config.Step("repair policies")
-	answer, err := b.hns.ModifyEndpoint(ctx, e.ID, hns.Update, hns.InOrder(policies)...)
-	if hns.Code(err) == hns.CodeTimeout {
-		b.late[hns.EndpointObject(e.ID)] = acl.DenyAll()
-	}
+	answer, err := b.writePolicies(ctx, e.ID, hns.InOrder(policies))
 	if err != nil {
 		return fmt.Errorf("repair policies: %w", err)
 	}
