@@ -33,7 +33,8 @@ type Backend interface {
 	// AddEndpoint attaches a pod. A Backend that enforces policy on interfaces of another CNI plugin finds the
 	// interface, and changes nothing of it but its programs. If the attachment exists it adopts it and repairs every missing part.
 	// Default deny in both directions is in force before the pod can send or receive its first packet. It
-	// stays until an Apply names the endpoint. After an error nothing of a new attachment remains.
+	// stays until an Apply names the endpoint. After an error nothing of a new attachment remains, but the
+	// interface of another CNI plugin may stay recorded until DeleteEndpoint, so that it is denied.
 	AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, error)
 
 	// DeleteEndpoint removes every trace of an attachment. A missing attachment is not an error.

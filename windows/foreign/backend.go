@@ -88,7 +88,8 @@ func (b *Backend) Features() model.Features {
 }
 
 // AddEndpoint implements dataplane.Backend: it finds the endpoint, and denies everything on it until Apply names it.
-// An endpoint that was added before keeps its list.
+// An endpoint that was added before keeps its list. One that cannot be denied stays recorded until DeleteEndpoint: Idle
+// tries to deny it, and Faults names it.
 func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
 	a, err := b.addEndpoint(ctx, spec)
 	if err != nil {
@@ -123,10 +124,13 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	if err := b.registry.put(spec.ID, e); err != nil {
 		return a, err
 	}
-	if p, err := split(f.Policies); !known || before.HNS != e.HNS || err != nil || len(p.own) == 0 {
+	want, named := b.wanted[spec.ID]
+	denied := named && acl.Equal(want, acl.DenyAll())
+	if p, err := split(f.Policies); !known || before.HNS != e.HNS || denied || err != nil || len(p.own) == 0 {
 		b.config.Step("deny endpoint")
 		if _, err := b.write(ctx, f, acl.DenyAll()); err != nil {
-			return a, errors.Join(err, b.registry.remove(spec.ID))
+			b.wanted[spec.ID], b.refused[spec.ID] = acl.DenyAll(), err.Error()
+			return a, err
 		}
 	}
 	a.MAC, _ = net.ParseMAC(strings.ReplaceAll(f.MACAddress, "-", ":"))

@@ -379,6 +379,14 @@ func TestRefusedEndpoints(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
+	first := spec("first", "10.1.0.9", n.fake.AddNamespace())
+	n.make("first", "10.1.0.9", first.NetNS, acl("first", hns.In, hns.Allow, 100, ""))
+	if _, err := n.backend.AddEndpoint(ctx, first); !errors.Is(err, dataplane.ErrInterfaceKind) || !strings.Contains(err.Error(), `"first"`) {
+		t.Errorf("an Allow that precedes everything: %v", err)
+	}
+	if err := n.backend.DeleteEndpoint(ctx, first.ID); err != nil {
+		t.Error(err)
+	}
 	if list, err := n.backend.Endpoints(ctx); err != nil || len(list) > 0 {
 		t.Errorf("endpoints %v, %v", list, err)
 	}

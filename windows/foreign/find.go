@@ -83,7 +83,11 @@ func (f *found) problem() string {
 	default:
 		return fmt.Sprintf("hns endpoint %s is on network %s of type %s, where ACLs are not known to work: use l2bridge, l2tunnel, overlay or transparent", f.Name, f.network.Name, f.network.Type)
 	}
-	if _, err := split(f.Policies); err != nil {
+	p, err := split(f.Policies)
+	if err == nil {
+		_, _, err = compose(acl.DenyAll(), p.others)
+	}
+	if err != nil {
 		return fmt.Sprintf("hns endpoint %s: %v", f.Name, err)
 	}
 	return ""

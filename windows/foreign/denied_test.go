@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// TestFailedDeny checks an endpoint on which ADD, or the repair of one without ACLs, cannot deny everything. It stays
+// known and is reported, the agent closes it as soon as HNS accepts that, and DEL forgets it.
+func TestFailedDeny(t *testing.T) {
+	for _, added := range []bool{false, true} {
+		n := newNode(t, hns.L2Bridge)
+		s := spec("web", "10.1.0.5", n.fake.AddNamespace())
+		id := n.make("web", "10.1.0.5", s.NetNS, theirs()...)
+		if added {
+			n.add(s)
+			n.apply(state(s))
+			if _, err := n.fake.ModifyEndpoint(ctx, id, hns.Update, theirs()...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.failWrites()
+		if _, err := n.backend.AddEndpoint(ctx, s); hns.Code(err) != hns.CodeUnexpected {
+			t.Fatalf("added %t: %v", added, err)
+		}
+		n.unpoliced(s)
+		for range 2 {
+			if list, err := n.backend.Endpoints(ctx); err != nil || len(list) != 1 || list[0].ID != s.ID || !list[0].Unenforced {
+				t.Errorf("added %t: endpoints %+v, %v", added, list, err)
+			}
+			if f := n.backend.Faults(); len(f) != 1 || !strings.Contains(f[0], "NOT enforced: write") {
+				t.Errorf("added %t: faults %v", added, f)
+			}
+			if _, err := n.backend.Idle(ctx); err == nil {
+				t.Errorf("added %t: Idle does not try to deny it", added)
+			}
+		}
+		n.fake.Before(nil)
+		if _, err := n.backend.Idle(ctx); err != nil || len(n.backend.Faults()) > 0 {
+			t.Errorf("added %t: %v, faults %v", added, err, n.backend.Faults())
+		}
+		n.want(s, "")
+		n.add(s)
+		n.want(s, "")
+		if n.apply(state(s)); len(n.backend.Faults()) > 0 {
+			t.Errorf("added %t: faults %v", added, n.backend.Faults())
+		}
+		n.want(s, "in out")
+		if err := n.backend.DeleteEndpoint(ctx, s.ID); err != nil {
+			t.Fatal(err)
+		}
+		n.want(s, "")
+		if list, err := n.backend.Endpoints(ctx); err != nil || len(list) > 0 {
+			t.Errorf("added %t: left %+v, %v", added, list, err)
+		}
+	}
+}
+
+// failWrites makes writes of endpoints fail.
+func (n *node) failWrites() {
+	n.fake.Before(func(op, _ string) error {
+		if op == "ModifyEndpoint" {
+			return hns.NewError(op, hns.CodeUnexpected, "injected")
+		}
+		return nil
+	})
+}
+
+// TestFailedDenyOfSuccessor checks an endpoint that passes to another pod and cannot be denied at first. The other pod
+// never has the list of the earlier one.
+func TestFailedDenyOfSuccessor(t *testing.T) {
+	n := newNode(t, hns.L2Bridge)
+	s := n.chained("web", "10.1.0.5", theirs()...)
+	n.apply(state(s))
+	n.want(s, "in out")
+	list, err := n.backend.Interfaces(ctx)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("interfaces %v, %v", list, err)
+	}
+	next := spec("next", "10.1.0.5", list[0].Handle)
+	n.failWrites()
+	if _, err := n.backend.AddEndpoint(ctx, next); err == nil {
+		t.Fatal("an endpoint was added that cannot be denied")
+	}
+	n.fake.Before(nil)
+	n.add(next)
+	n.want(s, "") // the endpoint has the name of the earlier pod
+}
