@@ -3,6 +3,7 @@
 package foreign_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -89,4 +90,22 @@ func TestFailedDenyOfSuccessor(t *testing.T) {
 	n.fake.Before(nil)
 	n.add(next)
 	n.want(s, "") // the endpoint has the name of the earlier pod
+}
+
+// TestCloseOnFullDisk checks that an interface is closed although that cannot be recorded.
+func TestCloseOnFullDisk(t *testing.T) {
+	n := newNode(t, hns.L2Bridge)
+	s := spec("web", "10.1.0.5", n.fake.AddNamespace())
+	n.make("web", "10.1.0.5", s.NetNS, theirs()...)
+	list, err := n.backend.Interfaces(ctx)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("interfaces %v, %v", list, err)
+	}
+	if err := os.Mkdir(n.file+".new", 0o700); err != nil { // no file can be written
+		t.Fatal(err)
+	}
+	if err := n.backend.CloseInterface(ctx, list[0].Handle, "claim"); err == nil {
+		t.Error("the lost record is not reported")
+	}
+	n.want(s, "")
 }

@@ -156,9 +156,7 @@ func (b *Backend) CloseInterface(ctx context.Context, handle, claim string) erro
 	maps.DeleteFunc(b.registry.Held, func(guid, _ string) bool {
 		return !slices.ContainsFunc(all, func(f found) bool { return f.ID == guid })
 	})
-	if err := b.registry.hold(guid, claim); err != nil {
-		return err
-	}
-	_, err = b.write(ctx, &all[i], acl.DenyAll())
-	return err
+	err = b.registry.hold(guid, claim)
+	_, failed := b.write(ctx, &all[i], acl.DenyAll())
+	return errors.Join(err, failed) // a full disk must not leave it open
 }
