@@ -25,9 +25,9 @@ func sctpState(spec dataplane.EndpointSpec, peer string) *model.State {
 // TestHNSWithoutSCTP checks an HNS that refuses lists with ACLs for SCTP. The pod gets the rest of
 // its policy. SCTP is denied and reported, also by the next agent.
 func TestHNSWithoutSCTP(t *testing.T) {
-	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
+	for v, code := range map[hns.Version]uint32{hns.Server2019: hns.CodeInvalidPolicy, hns.Server2022: hns.CodeInvalidArgument} {
 		n := newNode(t, v, bridgeConfig())
-		n.fake.SetQuirks(hnstest.Quirks{NoSCTP: true})
+		n.fake.SetQuirks(hnstest.Quirks{NoSCTP: code})
 		spec := n.spec("c1", "10.0.1.7")
 		n.add(spec)
 		state := sctpState(spec, "10.0.3.3")
@@ -89,6 +89,32 @@ func TestRefusalForAnotherReason(t *testing.T) {
 	for _, id := range []model.EndpointID{first.ID, second.ID} {
 		if !n.send(id, model.Ingress, netip.MustParseAddr("10.0.3.3"), model.SCTP, 80, hns.Reading{}) {
 			t.Errorf("SCTP of %s is denied on an HNS that has nothing against it", id)
+		}
+	}
+}
+
+// TestErrorSaysNothingAboutSCTP checks that a write of a list fails once, by a code that does not blame the list. That is
+// an error, and the next Apply writes the list with SCTP.
+func TestErrorSaysNothingAboutSCTP(t *testing.T) {
+	for _, code := range []uint32{hns.CodeUnexpected, hns.CodeAccessDenied, hns.CodeAdapterNotFound, 0x803B00FF, 0x8007000E} {
+		n := newNode(t, hns.Server2022, bridgeConfig())
+		spec := n.spec("c1", "10.0.1.7")
+		n.add(spec)
+		failed := false
+		n.fake.Before(func(op, _ string) error {
+			if op == "ModifyEndpoint" && !failed {
+				failed = true
+				return hns.NewError(op, code, "injected")
+			}
+			return nil
+		})
+		state := sctpState(spec, "10.0.3.3")
+		if unsupported, err := n.backend.Apply(ctx, state); !dataplane.Concerns(err, spec.ID) || hns.Code(err) != code || len(unsupported) > 0 {
+			t.Errorf("code %#x: unsupported %v, %v", code, unsupported, err)
+		}
+		n.apply(state)
+		if !n.send(spec.ID, model.Ingress, netip.MustParseAddr("10.0.3.3"), model.SCTP, 80, hns.Reading{}) {
+			t.Errorf("code %#x: SCTP is denied:\n%s", code, n.fake.Dump())
 		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
-	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // TestAttachment checks the attachment that the runtime gets.
@@ -266,7 +265,7 @@ func TestListingRaces(t *testing.T) {
 // TestDeleteIsTolerant checks that DeleteEndpoint accepts missing objects and refusals.
 func TestDeleteIsTolerant(t *testing.T) {
 	for _, op := range []string{"DetachEndpoint", "DeleteEndpoint"} {
-		for _, code := range []uint32{hns.CodeNotFound, hns.CodeEndpointNotFound, hnstest.CodeRequestUnsupported} {
+		for _, code := range []uint32{hns.CodeNotFound, hns.CodeEndpointNotFound, hns.CodeRequestUnsupported} {
 			n := newNode(t, hns.Server2022, bridgeConfig())
 			spec := n.spec("c1", "10.0.1.7")
 			n.add(spec)
@@ -277,7 +276,7 @@ func TestDeleteIsTolerant(t *testing.T) {
 				return nil
 			})
 			err := n.backend.DeleteEndpoint(ctx, spec.ID)
-			if refused := op == "DeleteEndpoint" && code == hnstest.CodeRequestUnsupported; refused != (err != nil) {
+			if refused := op == "DeleteEndpoint" && code == hns.CodeRequestUnsupported; refused != (err != nil) {
 				t.Errorf("%s %#x: %v", op, code, err)
 			}
 		}

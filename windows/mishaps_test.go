@@ -11,7 +11,6 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
-	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // outcome counts how often a variant of a fault occurred, how often the answer was that of the
@@ -33,7 +32,7 @@ func (c *churn) disturb() {
 		return
 	}
 	codes := []uint32{hns.CodeNotFound, hns.CodeEndpointNotFound, hns.CodeUnspecified, hns.CodeAccessDenied, hns.CodeManagerStopped,
-		hns.CodeServerUnavailable, hnstest.CodeRequestUnsupported, hns.CodePortExists, hns.CodeAlreadyExists, hns.CodeObjectExists, 0x803B002E, 0x803B0017}
+		hns.CodeServerUnavailable, hns.CodeRequestUnsupported, hns.CodePortExists, hns.CodeAlreadyExists, hns.CodeObjectExists, 0x803B002E, 0x803B0017}
 	f := fault.Fault{Times: 1, Skip: c.random.IntN(40)}
 	code := codes[c.random.IntN(len(codes))]
 	switch c.random.IntN(7) {

@@ -35,7 +35,7 @@ type sctpSupport struct {
 // Apply does not use dataplane.Plan: a plan of ACLs starts from the actual content of HNS, which no process
 // remembers after a restart.
 //
-// If HNS refuses a list with SCTP, Apply makes a second attempt without SCTP. If that succeeds, SCTP and
+// If HNS refuses the content of a list with SCTP, Apply makes a second attempt without SCTP. If that succeeds, SCTP and
 // the protocols without ports may be denied where policies allow them, and Apply reports so.
 func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	unsupported, refused, err := b.apply(ctx, s)
@@ -61,7 +61,18 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 
 // noteRefusal records that HNS refuses a list, and whether the list names SCTP.
 func (x *execution) noteRefusal(s acl.Step, err error) {
-	if s.Action == acl.WriteList && errors.Is(err, hns.ErrRefused) {
+	if s.Action == acl.WriteList && refusesContent(err) {
 		x.refused[s.Endpoint] = acl.NamesSCTP(s.List)
 	}
+}
+
+// refusesContent reports whether HNS says that it does not take the policies of a request. No source says which of
+// these codes a protocol gets. Every other code says nothing about SCTP, unknown ones included.
+func refusesContent(err error) bool {
+	switch hns.Code(err) {
+	case hns.CodeInvalidPolicy, hns.CodeInvalidPolicyType, hns.CodeInvalidArgument, hns.CodeInvalidJSON, hns.CodeRequestUnsupported,
+		hns.CodeNotSupported, hns.CodeNotImplemented:
+		return true
+	}
+	return false
 }

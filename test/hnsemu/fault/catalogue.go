@@ -70,9 +70,9 @@ func objects() []Row {
 					return t.squat(hns.Endpoint{Flags: hns.RemoteEndpoint})
 				}}}},
 		{Fault: "an endpoint stays after a failed attachment", Answer: "undone; if that fails too, when the agent is idle, at DEL, GC and start",
-			Ways: []Way{{Name: "neither attached nor removed", Faults: []Fault{{Op: "Modify.namespace", Times: 1, Code: codeAttachFails}, {Op: "Delete.endpoint", Times: 1, Code: hnstest.CodeRequestUnsupported}}, Says: "0x803b002e"}}},
+			Ways: []Way{{Name: "neither attached nor removed", Faults: []Fault{{Op: "Modify.namespace", Times: 1, Code: codeAttachFails}, {Op: "Delete.endpoint", Times: 1, Code: hns.CodeRequestUnsupported}}, Says: "0x803b002e"}}},
 		{Fault: "a namespace cannot be left or removed while its container lives (0x803B0015), or is gone before DEL", Answer: "removes the endpoint all the same; the namespace is the runtime's",
-			Ways: []Way{{Name: "the namespace cannot be left", When: BeforeDel, Faults: once("Modify.namespace", hnstest.CodeRequestUnsupported)},
+			Ways: []Way{{Name: "the namespace cannot be left", When: BeforeDel, Faults: once("Modify.namespace", hns.CodeRequestUnsupported)},
 				{Name: "not in its namespace", When: BeforeDel, Faults: once("Modify.namespace", hns.CodeNotFound)},
 				{Name: "the namespace is gone", When: BeforeDel, Do: func(t Target) error { t.HNS.RemoveNamespace(t.Namespace); return nil }}}},
 		{Fault: "an attachment fails (0x803B002E, 0x803B0017), the endpoint is Degraded", Answer: "undone, and ADD fails; an attached endpoint that degrades is reported and recreated",

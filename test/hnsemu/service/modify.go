@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
-	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // request is the argument of a Modify call.
@@ -36,7 +35,7 @@ func (s *Service) modify(kind, id, settings string) error {
 	case (kind == networks || kind == endpoints) && r.ResourceType == "Policy":
 		return s.modifyPolicies(kind, id, r)
 	}
-	return hns.NewError("modify", hnstest.CodeRequestUnsupported, "The specified request is unsupported.")
+	return hns.NewError("modify", hns.CodeRequestUnsupported, "The specified request is unsupported.")
 }
 
 func (s *Service) modifyNamespace(id string, r request) error {
@@ -50,7 +49,7 @@ func (s *Service) modifyNamespace(id string, r request) error {
 	case "Remove":
 		return s.config.HNS.DetachEndpoint(context.Background(), id, e.EndpointId)
 	}
-	return hns.NewError("modify", hnstest.CodeRequestUnsupported, "The specified request is unsupported.")
+	return hns.NewError("modify", hns.CodeRequestUnsupported, "The specified request is unsupported.")
 }
 
 func (s *Service) modifyPolicies(kind, id string, r request) error {

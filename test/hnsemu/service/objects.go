@@ -107,14 +107,14 @@ func parseQuery(query string) (map[string]string, error) {
 	}
 	var q struct{ Filter string }
 	if err := json.Unmarshal([]byte(query), &q); err != nil {
-		return nil, hns.NewError("query", hnstest.CodeInvalidJSON, "Invalid JSON document string.")
+		return nil, hns.NewError("query", hns.CodeInvalidJSON, "Invalid JSON document string.")
 	}
 	if q.Filter == "" {
 		return nil, nil
 	}
 	var members map[string]any
 	if err := json.Unmarshal([]byte(q.Filter), &members); err != nil {
-		return nil, hns.NewError("query", hnstest.CodeInvalidJSON, "Invalid JSON document string.")
+		return nil, hns.NewError("query", hns.CodeInvalidJSON, "Invalid JSON document string.")
 	}
 	filter := make(map[string]string, len(members))
 	for name, value := range members {
@@ -186,7 +186,7 @@ func (s *Service) delete(kind, id string) error {
 // decode parses a document of a client.
 func decode(text string, into any) error {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
-		return hns.NewError("settings", hnstest.CodeInvalidJSON, "Invalid JSON document string.")
+		return hns.NewError("settings", hns.CodeInvalidJSON, "Invalid JSON document string.")
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func lifeThroughHandles(t testing.TB) {
 		t.Errorf("the endpoint was given %v and %v: %v", got["MacAddress"], got["IpConfigurations"], err)
 	}
 	c.do(0, Call{Op: "Modify.namespace", Handle: namespace, Args: [3]string{`{"ResourceType":"Container","RequestType":"Add","Settings":{"ContainerId":"c"}}`}})
-	c.do(hnstest.CodeRequestUnsupported, Call{Op: "Delete.namespace", GUID: namespaceID})
+	c.do(hns.CodeRequestUnsupported, Call{Op: "Delete.namespace", GUID: namespaceID})
 	for filter, want := range map[string]int{`{\"VirtualNetwork\":\"` + strings.ToUpper(networkID) + `\"}`: 1, `{\"Name\":\"POD\"}`: 0, `{\"State\":3}`: 1, `{\"State\":2}`: 0, ``: 1} {
 		a := c.do(0, settings("Enumerate.endpoint", `{"Filter":"`+filter+`"}`))
 		var ids []string
@@ -133,7 +133,7 @@ func errorsAreDocuments(t testing.TB) {
 	if want := `{"Error":"A network with this name already exists. ","ErrorCode":2151350288,"Success":false}`; a.Output != nil || *a.Error != want {
 		t.Errorf("error document %s, want %s", *a.Error, want)
 	}
-	c.do(hnstest.CodeInvalidJSON, settings("Create.network", `{`))
+	c.do(hns.CodeInvalidJSON, settings("Create.network", `{`))
 	a = c.do(0, Call{Op: "HNSCall", Args: [3]string{"GET", "/endpoints/x", ""}})
 	if a.Error != nil || !strings.Contains(*a.Output, `"Success":false`) || !strings.Contains(*a.Output, fmt.Sprint(hns.CodeNotFound)) {
 		t.Errorf("schema 1 answers %s", *a.Output)
@@ -167,7 +167,7 @@ func bothSchemas(t testing.TB) {
 	if err != nil || len(acls) != 1 || acls[0].ID != "y" || acls[0].Protocols != "17" || len(e.Policies) != 2 {
 		t.Errorf("after an update by schema 1: %v %v", e.Policies, err)
 	}
-	if got := old("POST", "/endpoints/"+id, `{"Policies":[{"Type":"PortMapping"}]}`); !strings.Contains(got, fmt.Sprint(hnstest.CodeInvalidPolicyType)) {
+	if got := old("POST", "/endpoints/"+id, `{"Policies":[{"Type":"PortMapping"}]}`); !strings.Contains(got, fmt.Sprint(hns.CodeInvalidPolicyType)) {
 		t.Errorf("a policy of schema 2 in schema 1: %s", got)
 	}
 	old("POST", "/endpoints/"+id+"/attach", `{"SystemType":"Host","CompartmentId":1}`)
@@ -199,7 +199,7 @@ func versionsGate(t testing.TB) {
 			if c.op == "Modify.endpoint" {
 				call.Handle = endpoint
 			}
-			want := hnstest.CodeInvalidPolicyType
+			want := hns.CodeInvalidPolicyType
 			if v.AtLeast(c.since.Major, c.since.Minor) {
 				want = 0
 			}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
-	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // view is an object in the form of schema 1.
@@ -31,7 +30,7 @@ func policy1(flat document) (hns.Policy, error) {
 	kind := flat.text("Type")
 	for _, names := range renamedTypes {
 		if strings.EqualFold(kind, names[1]) {
-			return hns.Policy{}, hns.NewError("policy", hnstest.CodeInvalidPolicyType, "policy type "+kind+" is of schema 2")
+			return hns.Policy{}, hns.NewError("policy", hns.CodeInvalidPolicyType, "policy type "+kind+" is of schema 2")
 		}
 	}
 	for _, names := range renamedTypes {

@@ -9,16 +9,12 @@ import "github.com/isthmus-net/isthmus/windows/hns"
 const (
 	CodeAddressInvalid     uint32 = 0x803B002F // reserved or outside the subnets
 	CodeHasReferences      uint32 = 0x803B002C
-	CodeInvalidArgument    uint32 = 0x80070057 // E_INVALIDARG
 	CodeInvalidEndpoint    uint32 = 0x803B000C
 	CodeInvalidHandle      uint32 = 0x80070006 // E_HANDLE
-	CodeInvalidJSON        uint32 = 0x803B001B
 	CodeInvalidNetwork     uint32 = 0x803B000A
 	CodeInvalidNetworkType uint32 = 0x803B000B
-	CodeInvalidPolicyType  uint32 = 0x803B000E
 	CodeInvalidPrefix      uint32 = 0x803B0030
 	CodeRemoteEndpoint     uint32 = 0x803B000F // not possible with a remote endpoint
-	CodeRequestUnsupported uint32 = 0x803B0015
 )
 
 // The types of networks that other components create on the same service.

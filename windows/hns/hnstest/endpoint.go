@@ -74,12 +74,12 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpo
 func checkDNS(op string, d hns.DNS) error {
 	for _, s := range d.ServerList {
 		if _, err := netip.ParseAddr(s); err != nil {
-			return hns.NewError(op, CodeInvalidArgument, fmt.Sprintf("DNS server %q", s))
+			return hns.NewError(op, hns.CodeInvalidArgument, fmt.Sprintf("DNS server %q", s))
 		}
 	}
 	for _, s := range slices.Concat(d.Search, d.Options, []string{d.Domain}) {
 		if strings.ContainsAny(s, ", ") {
-			return hns.NewError(op, CodeInvalidArgument, fmt.Sprintf("DNS setting %q", s))
+			return hns.NewError(op, hns.CodeInvalidArgument, fmt.Sprintf("DNS setting %q", s))
 		}
 	}
 	return nil
@@ -248,7 +248,7 @@ func (f *Fake) merge(op string, have []hns.Policy, r hns.RequestType, request []
 		})
 		return append(have, request...), nil
 	}
-	return nil, hns.NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
+	return nil, hns.NewError(op, hns.CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
 }
 
 // DeleteEndpoint implements Client.

@@ -90,7 +90,7 @@ func networkRefusals() []refusal {
 			return err
 		}, hnstest.CodeInvalidNetwork, hns.ErrRefused},
 		{"settings that are not JSON", hns.Server2022, update(hns.Policy{Type: hns.TypeACL, Settings: []byte(`{"Id"`)}), hns.CodeInvalidPolicy, hns.ErrRefused},
-		{"set on 2019", hns.Server2019, modifyNetwork(hns.Add, set("s", "10.0.0.1")), hnstest.CodeInvalidPolicyType, hns.ErrRefused},
+		{"set on 2019", hns.Server2019, modifyNetwork(hns.Add, set("s", "10.0.0.1")), hns.CodeInvalidPolicyType, hns.ErrRefused},
 		{"set with host bits", hns.Server2022, modifyNetwork(hns.Add, set("s", "10.0.0.1/8")), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"set twice", hns.Server2022, modifyNetwork(hns.Add, set("s", "10.0.0.1"), set("s", "10.0.0.2")), hns.CodePolicyExists, hns.ErrConflict},
 		{"remove an unknown set", hns.Server2022, modifyNetwork(hns.Remove, set("s", "10.0.0.1")), hns.CodePolicyNotFound, hns.ErrGone},
@@ -155,7 +155,7 @@ func endpointRefusals() []refusal {
 
 func policyRefusals() []refusal {
 	return []refusal{
-		{"unknown policy type", hns.Server2022, update(hns.Policy{Type: "Magic", Settings: []byte(`{}`)}), hnstest.CodeInvalidPolicyType, hns.ErrRefused},
+		{"unknown policy type", hns.Server2022, update(hns.Policy{Type: "Magic", Settings: []byte(`{}`)}), hns.CodeInvalidPolicyType, hns.ErrRefused},
 		{"priority out of range", hns.Server2019, update(rule("x", hns.Allow, hns.In, 65501).Policy()), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"prefix with host bits on 2022", hns.Server2022, update(remoteRule("10.0.0.1/8").Policy()), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"and on 2019", hns.Server2019, update(remoteRule("10.0.0.1/8").Policy()), 0, nil},

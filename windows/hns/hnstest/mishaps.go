@@ -18,8 +18,8 @@ type Quirks struct {
 	RemotesApart bool
 	// AttachOnce refuses to attach an endpoint to another namespace after it was detached from one.
 	AttachOnce bool
-	// NoSCTP refuses ACLs that name SCTP.
-	NoSCTP bool
+	// NoSCTP is the code with which it refuses ACLs that name SCTP; 0 if it takes them.
+	NoSCTP uint32
 }
 
 // SetQuirks changes the behaviour of the Fake from now on.

@@ -82,7 +82,7 @@ func (f *Fake) CreateNamespace(_ context.Context, n hns.Namespace) (made hns.Nam
 	const op = "CreateNamespace"
 	err = f.do(op, n.ID, n, func() error {
 		if n.Type != "" && !slices.Contains([]string{"Host", "HostDefault", "Guest", "GuestDefault"}, n.Type) {
-			return hns.NewError(op, CodeInvalidArgument, "namespace type "+n.Type)
+			return hns.NewError(op, hns.CodeInvalidArgument, "namespace type "+n.Type)
 		}
 		id, err := f.newID(op, n.ID)
 		if err != nil {
@@ -106,7 +106,7 @@ func (f *Fake) DeleteNamespace(_ context.Context, id string) error {
 			return hns.NewError(op, hns.CodeNotFound, "Element not found.")
 		}
 		if slices.ContainsFunc(n.Resources, func(r hns.Resource) bool { return r.Type == "Container" }) {
-			return hns.NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
+			return hns.NewError(op, hns.CodeRequestUnsupported, "The specified request is unsupported.")
 		}
 		f.forgetNamespace(id)
 		return nil
@@ -165,7 +165,7 @@ func (f *Fake) AttachEndpoint(_ context.Context, namespace, endpoint string) err
 			return hns.NewError(op, hns.CodeNamespaceHas, "The endpoint is in a namespace already.")
 		}
 		if f.quirks.AttachOnce && f.left[e.ID] {
-			return hns.NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
+			return hns.NewError(op, hns.CodeRequestUnsupported, "The specified request is unsupported.")
 		}
 		e.HostComputeNamespace = n.ID
 		if f.bug != BugResourceMissing {

@@ -102,7 +102,7 @@ func (f *Fake) checkNetwork(op string, n hns.Network) error {
 			return hns.NewError(op, hns.CodeAdapterNotFound, "An adapter was not found.")
 		}
 		if p.Is(hns.TypeSet) || p.Is(hns.TypeRemoteSubnetRoute) {
-			return hns.NewError(op, CodeInvalidPolicyType, p.Type+" at creation")
+			return hns.NewError(op, hns.CodeInvalidPolicyType, p.Type+" at creation")
 		}
 	}
 	if len(n.Subnets()) == 0 && (sameType(n.Type, hns.L2Bridge) || sameType(n.Type, hns.Overlay)) {
@@ -180,7 +180,7 @@ func (f *Fake) ModifyNetwork(_ context.Context, id string, r hns.RequestType, po
 			}
 		}
 		if err := f.delaySets(n); err != nil {
-			return hns.NewError(op, CodeInvalidJSON, err.Error())
+			return hns.NewError(op, hns.CodeInvalidJSON, err.Error())
 		}
 		*n = next
 		changed = f.showNetwork(&next)
@@ -201,7 +201,7 @@ func (f *Fake) changeNetwork(op string, n *hns.Network, r hns.RequestType, p hns
 		}
 	case p.Is(hns.TypeHostRoute):
 	default:
-		return hns.NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
+		return hns.NewError(op, hns.CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
 	}
 	switch {
 	case f.bug == BugAddLost && r == hns.Add, f.bug == BugRemoveIgnored && r == hns.Remove:
@@ -217,7 +217,7 @@ func (f *Fake) changeNetwork(op string, n *hns.Network, r hns.RequestType, p hns
 		}
 		n.Policies = slices.Delete(n.Policies, i, i+1)
 	default:
-		return hns.NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q for %s", r, p.Type))
+		return hns.NewError(op, hns.CodeRequestUnsupported, fmt.Sprintf("request type %q for %s", r, p.Type))
 	}
 	return nil
 }
@@ -243,11 +243,11 @@ func checkRemoteRoute(p hns.Policy) error {
 // changeSet adds, replaces or removes one set of addresses.
 func (f *Fake) changeSet(op string, n *hns.Network, r hns.RequestType, p hns.Policy) error {
 	if !f.version.Supports(hns.Sets) {
-		return hns.NewError(op, CodeInvalidPolicyType, "sets need hns 13.0")
+		return hns.NewError(op, hns.CodeInvalidPolicyType, "sets need hns 13.0")
 	}
 	var set hns.SetPolicy
 	if err := p.Decode(&set); err != nil {
-		return hns.NewError(op, CodeInvalidJSON, err.Error())
+		return hns.NewError(op, hns.CodeInvalidJSON, err.Error())
 	}
 	list, err := hns.ParseAddresses(set.Values)
 	if err != nil || set.ID == "" || len(list.Sets) > 0 || !list.Canonical || !strings.EqualFold(set.PolicyType, hns.IPSet) {
@@ -274,7 +274,7 @@ func (f *Fake) changeSet(op string, n *hns.Network, r hns.RequestType, p hns.Pol
 	case r == hns.Remove:
 		n.Policies = slices.Delete(n.Policies, i, i+1)
 	default:
-		return hns.NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
+		return hns.NewError(op, hns.CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 func (f *Fake) checkPolicies(op string, n *hns.Network, policies []hns.Policy) error {
 	sets, err := n.Sets()
 	if err != nil {
-		return hns.NewError(op, CodeInvalidJSON, err.Error())
+		return hns.NewError(op, hns.CodeInvalidJSON, err.Error())
 	}
 	nat := map[uint32]int{}
 	var acls []hns.ACL
@@ -58,7 +58,7 @@ func (f *Fake) checkPolicies(op string, n *hns.Network, policies []hns.Policy) e
 		case f.takes(p.Type):
 			err = p.Decode(new(map[string]any))
 		default:
-			return hns.NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
+			return hns.NewError(op, hns.CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
 		}
 		if err != nil {
 			return hns.NewError(op, hns.CodeInvalidPolicy, err.Error())
@@ -131,8 +131,8 @@ func (f *Fake) checkACLs(op string, acls []hns.ACL, sets []hns.SetPolicy) error 
 		return hns.NewError(op, hns.CodeInvalidPolicy, err.Error())
 	}
 	for _, a := range acls {
-		if named, _ := hns.ParseProtocols(a.Protocols); f.quirks.NoSCTP && slices.Contains(named, 132) {
-			return hns.NewError(op, hns.CodeInvalidPolicy, fmt.Sprintf("acl %q: protocol 132", a.ID))
+		if named, _ := hns.ParseProtocols(a.Protocols); f.quirks.NoSCTP != 0 && slices.Contains(named, 132) {
+			return hns.NewError(op, f.quirks.NoSCTP, fmt.Sprintf("acl %q: protocol 132", a.ID))
 		}
 		for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
 			list, _ := hns.ParseAddresses(text)
