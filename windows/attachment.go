@@ -178,7 +178,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 			}
 		}
 		if slices.ContainsFunc(found, func(o dataplane.Installed) bool { return o.ID == id }) {
-			installed.Problems = append(installed.Problems, "a second endpoint of the same name")
+			installed.Problems, installed.Unenforced = append(installed.Problems, "a second endpoint of the same name"), true
 		}
 		found = append(found, installed)
 	}

@@ -50,19 +50,41 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 	found = append(found, more...)
 	have := b.read(n, list)
 	_, plan := b.plan(have, s)
+	open := b.open(have, s, plan)
 	for _, step := range plan.Steps {
 		if step.Action == acl.Confirm {
 			continue
 		}
-		d := dataplane.Drift{Object: "set", Detail: fmt.Sprintf("%s: %s", step.Set, step.Action)}
+		// A write of a set that only denies shows that what is in force allows more.
+		d := dataplane.Drift{Object: "set", Open: step.Tightens, Detail: fmt.Sprintf("%s: %s", step.Set, step.Action)}
 		if step.Action == acl.WriteList {
-			d = dataplane.Drift{Object: "acl list", Endpoint: step.Endpoint,
+			d = dataplane.Drift{Object: "acl list", Endpoint: step.Endpoint, Open: open[step.Endpoint],
 				Detail: fmt.Sprintf("holds %d ACLs that do not give the verdicts of the state", len(have.deny[step.Endpoint])+len(have.Lists[step.Endpoint]))}
 		}
 		found = append(found, d)
 	}
 	for _, set := range slices.Sorted(maps.Keys(have.broken)) {
-		found = append(found, dataplane.Drift{Object: "set", Detail: set + ": has content that Isthmus does not write"})
+		used := false
+		for _, list := range have.Lists {
+			used = used || acl.RefersTo(list, set)
+		}
+		found = append(found, dataplane.Drift{Object: "set", Open: used, Detail: set + ": has content that Isthmus does not write"})
 	}
 	return found, nil
+}
+
+// open returns the endpoints whose lists are to be written and could pass more than the State allows.
+func (b *Backend) open(have *inventory, s *model.State, plan *acl.Plan) map[model.EndpointID]bool {
+	var written []model.EndpointID
+	for _, step := range plan.Steps {
+		if step.Action == acl.WriteList {
+			written = append(written, step.Endpoint)
+		}
+	}
+	open := acl.Open(have.only(s), written, b.options, &have.Ruleset)
+	for _, id := range written {
+		closed := len(have.deny[id]) == 0 && acl.Equal(have.Lists[id], acl.DenyAll())
+		open[id] = open[id] || !closed && !acl.Equal(have.deny[id], b.denyOf(plan.Target.Lists[id]))
+	}
+	return open
 }

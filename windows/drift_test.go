@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -115,5 +116,50 @@ func TestDriftIsRepaired(t *testing.T) {
 	n.apply(state)
 	if !strings.Contains(n.fake.Dump(), "azure-npm-1") {
 		t.Error("a set of another component was removed")
+	}
+}
+
+// TestAuditNamesWhatIsOpen checks which differences an audit calls open: those that let packets pass that the State
+// denies, or could, as an empty set does that HNS takes for any address. One that only denies more is not, nor is a
+// set that no list refers to.
+func TestAuditNamesWhatIsOpen(t *testing.T) {
+	n, first, second := two(t, hns.Server2022, bridgeConfig())
+	state := both(first, second, "10.0.3.3")
+	n.apply(state)
+	networks, _ := n.fake.Networks(ctx)
+	sets, _ := networks[0].Sets()
+	if len(sets) != 1 {
+		t.Fatalf("%d sets", len(sets))
+	}
+	stored := n.stored(first.ID)
+	policy, err := stored.ACLs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	harmless := map[string]bool{"an empty set": true, "an unused set of ours": true, "everything denied": true, "a Block more": true}
+	changes := drifts(t, n, first, second, networks[0].ID, sets[0])
+	changes["everything denied"] = func() error { n.changeACLs(n.name(first.ID), acl.DenyAll()...); return nil }
+	changes["a Block more"] = func() error {
+		block := hns.ACL{Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: 950, Protocols: "6", LocalPorts: "80"}
+		n.changeACLs(n.name(first.ID), append(slices.Clip(policy), block)...)
+		return nil
+	}
+	changes["everything denied behind an Allow"] = func() error {
+		allow := hns.ACL{Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 200}
+		n.changeACLs(n.name(first.ID), append(acl.DenyAll(), allow)...)
+		return nil
+	}
+	for name, change := range changes {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		found, err := n.backend.Audit(ctx, state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if open := slices.ContainsFunc(found, func(d dataplane.Drift) bool { return d.Open }); open == harmless[name] || len(found) == 0 && name != "an empty set" {
+			t.Errorf("%s: open %t; %+v", name, open, found)
+		}
+		n.apply(state)
 	}
 }

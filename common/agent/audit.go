@@ -72,7 +72,7 @@ func (l *loop) remember(d dataplane.Drift) {
 
 // An object that audits find different again and again is contested: another process changes it back. After
 // contestedAfter repairs the agent reports a problem. From then on it repairs after pauses that double, up
-// to maxPause audit intervals.
+// to maxPause audit intervals. What lets packets pass that the State denies is repaired without pauses.
 const (
 	contestedAfter = 3
 	maxPause       = 8
@@ -106,6 +106,7 @@ func (c contest) note(found []dataplane.Drift, now time.Time, every time.Duratio
 	}
 	seen := make(map[contestedThing]bool)
 	for _, d := range found {
+		due = due || d.Open
 		thing := contestedThing{d.Object, d.Endpoint}
 		if seen[thing] {
 			continue // one object may have several differences
@@ -117,7 +118,7 @@ func (c contest) note(found []dataplane.Drift, now time.Time, every time.Duratio
 			c[thing] = is
 		}
 		is.detail, is.forget = d.Detail, now.Add(uncontestedAfter*every)
-		if now.Before(is.repair) {
+		if now.Before(is.repair) && !d.Open {
 			continue
 		}
 		due = true
@@ -161,12 +162,12 @@ func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("list attachments: %w", err)
 	}
-	problems := make(map[model.EndpointID][]string, len(installed))
+	problems, open := make(map[model.EndpointID][]string, len(installed)), make(map[model.EndpointID]bool)
 	for _, i := range installed {
-		problems[i.ID] = append(problems[i.ID], i.Problems...)
+		problems[i.ID], open[i.ID] = append(problems[i.ID], i.Problems...), open[i.ID] || i.Unenforced
 		if e := l.entries[i.ID]; e == nil || e.State == endpoint.Released {
 			unknown = true
-			found = append(found, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Detail: "no endpoint record exists for it"})
+			found = append(found, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Open: i.Unenforced, Detail: "no endpoint record exists for it"})
 		}
 	}
 	for _, e := range l.sorted() {
@@ -178,7 +179,7 @@ func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool
 			list = []string{"it does not exist"}
 		}
 		for _, p := range list {
-			found = append(found, dataplane.Drift{Object: driftEndpoint, Endpoint: e.ID(), Detail: p})
+			found = append(found, dataplane.Drift{Object: driftEndpoint, Endpoint: e.ID(), Open: open[e.ID()], Detail: p})
 		}
 		if len(list) > 0 {
 			broken = append(broken, e)

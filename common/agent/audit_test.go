@@ -120,6 +120,33 @@ func TestAuditContested(t *testing.T) {
 	})
 }
 
+// TestAuditClosesEachTime checks an endpoint that another process opens again and again. Each audit closes it, without
+// the pauses of a contested object, and the process is a problem.
+func TestAuditClosesEachTime(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.change = func(c *agent.Config) { c.AuditEvery = 10 * time.Second }
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		for i := range 20 {
+			r.fake.Tamper(id(0)) // over-blocks, and is contested too
+			r.fake.Open(id(1))
+			if !r.reachable(1) {
+				t.Fatal("nothing was opened")
+			}
+			time.Sleep(12 * time.Second)
+			if r.reachable(1) {
+				t.Fatalf("open after audit %d", i)
+			}
+		}
+		if p := strings.Join(r.agent.Node(context.Background()).Problems, "; "); !strings.Contains(p, "another process keeps changing table of endpoint c1:eth0") {
+			t.Errorf("problems %s", p)
+		}
+		r.end()
+	})
+}
+
 // TestCheckPolicy checks that a pod that is not under policy causes a problem and an event within
 // seconds, and is repaired long before the next audit. The problem ends with the damage.
 func TestCheckPolicy(t *testing.T) {

@@ -38,5 +38,8 @@ type Drift struct {
 	Object string
 	// Endpoint is set if the object belongs to one.
 	Endpoint model.EndpointID
-	Detail   string
+	// Open is true if packets may pass that the State denies. A Backend that cannot tell sets it. The agent never
+	// delays the repair of such a difference.
+	Open   bool
+	Detail string
 }

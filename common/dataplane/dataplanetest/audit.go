@@ -51,6 +51,25 @@ func (f *Fake) Tamper(id model.EndpointID) {
 	}
 }
 
+// openTable is the table of Open.
+var openTable = model.TableID{0xff}
+
+// Open lets all traffic of an endpoint pass, as another program might.
+func (f *Fake) Open(id model.EndpointID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.inForce == nil {
+		return
+	}
+	s := *f.inForce
+	s.Policy.Endpoints, s.Policy.Tables = maps.Clone(s.Policy.Endpoints), maps.Clone(s.Policy.Tables)
+	e := s.Policy.Endpoints[id]
+	e.Table = openTable
+	side := model.Side{Default: &model.Row{Cells: []model.Decision{{Verdict: model.Allow}}}}
+	s.Policy.Endpoints[id], s.Policy.Tables[openTable] = e, &model.Table{ID: openTable, Sides: [2]model.Side{side, side}}
+	f.inForce = &s
+}
+
 // AuditedObjects implements ObjectLister.
 func (f *Fake) AuditedObjects() []string { return []string{"table"} }
 
@@ -89,7 +108,8 @@ func (f *Fake) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, er
 	var found []dataplane.Drift
 	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
 		if f.attached[id] != nil && (f.inForce == nil || f.inForce.Policy.Endpoints[id].Table != s.Policy.Endpoints[id].Table) {
-			found = append(found, dataplane.Drift{Object: "table", Endpoint: id, Detail: "another table is in force"})
+			open := f.inForce != nil && f.inForce.Policy.Endpoints[id].Table == openTable
+			found = append(found, dataplane.Drift{Object: "table", Endpoint: id, Open: open, Detail: "another table is in force"})
 		}
 	}
 	return found, nil
