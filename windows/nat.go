@@ -30,6 +30,8 @@ type natState struct {
 	// due is when endpoints without the current exceptions are written; zero if there is nothing to write.
 	due     time.Time
 	problem string
+	// tried is the name of the endpoint that was written last, or could not be: the next one is first.
+	tried string
 }
 
 // deriveNAT computes the exceptions, and the ranges of Services, from a State. Endpoints that exist follow in syncNAT; new ones get the
@@ -67,6 +69,9 @@ func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err er
 	b.mu.Unlock()
 	unfinished := b.hns.Unfinished()
 	list, err := b.listEndpoints(ctx, network)
+	slices.SortFunc(list, func(a, b hns.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	first := max(0, slices.IndexFunc(list, func(e hns.Endpoint) bool { return e.Name > b.nat.tried }))
+	list = slices.Concat(list[first:], list[:first]) // those that cannot be written must not keep others waiting
 	var errs []error
 	written := 0
 	for i := range list {
@@ -75,15 +80,16 @@ func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err er
 		if !changed {
 			continue
 		}
+		if unfinished[hns.EndpointObject(e.ID)] {
+			errs = append(errs, fmt.Errorf("endpoint %s: an earlier write has not returned", e.Name))
+			continue
+		}
 		if written == natBatch {
 			more = true
 			break
 		}
 		written++
-		if unfinished[hns.EndpointObject(e.ID)] {
-			errs = append(errs, fmt.Errorf("endpoint %s: an earlier write has not returned", e.Name))
-			continue
-		}
+		b.nat.tried = e.Name
 		if err := b.writeNAT(ctx, e, policies); err != nil {
 			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.Name, err))
 		}
@@ -92,8 +98,8 @@ func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err er
 		b.nat.due, b.nat.problem = now.Add(b.config.NATDelay), fmt.Sprintf("outbound NAT of some pods does not except all ranges of the cluster yet: %v", err)
 		return false, fmt.Errorf("update outbound nat: %w", err)
 	}
-	if b.nat.problem = ""; !more {
-		b.nat.due = time.Time{}
+	if !more {
+		b.nat.due, b.nat.problem = time.Time{}, ""
 	}
 	return more, nil
 }

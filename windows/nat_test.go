@@ -178,6 +178,45 @@ func TestDerivedNATFails(t *testing.T) {
 	}
 }
 
+// TestDerivedNATIsFair checks endpoints that HNS does not let be written, more than one call of Idle tries. The others
+// are written nevertheless.
+func TestDerivedNATIsFair(t *testing.T) {
+	n := newNode(t, hns.Server2022, natConfig())
+	var specs []dataplane.EndpointSpec
+	bad := make(map[string]bool)
+	for i := range 20 {
+		specs = append(specs, n.spec(fmt.Sprintf("c%02d", i), fmt.Sprintf("10.0.1.%d", 10+i)))
+		n.add(specs[i])
+		bad[n.hnsID(specs[i].ID)] = i >= 2 && i < 18
+	}
+	n.apply(clusterState(specs))
+	n.idle()
+	n.apply(clusterState(specs, peer(2, model.Linux, "", "10.0.2.0/24")))
+	n.failing(func(op, id string) bool { return op == "ModifyEndpoint" && bad[id] }, hns.CodeUnexpected)
+	for range 4 {
+		time.Sleep(60 * time.Millisecond)
+		if _, err := n.backend.Idle(ctx); hns.Code(err) != hns.CodeUnexpected {
+			t.Fatal(err)
+		}
+	}
+	for i, s := range specs {
+		want := withTwo
+		if bad[n.hnsID(s.ID)] {
+			want = alone
+		}
+		if got := n.nat(s.ID); got != want {
+			t.Errorf("exceptions of endpoint %d: %s, want %s", i, got, want)
+		}
+	}
+	n.fake.Before(nil)
+	n.idle()
+	for i, s := range specs {
+		if got := n.nat(s.ID); got != withTwo || len(n.backend.Faults()) > 0 {
+			t.Errorf("in the end, exceptions of endpoint %d: %s; faults %q", i, got, n.backend.Faults())
+		}
+	}
+}
+
 // TestNATSettings checks that --masquerade=false turns NAT off, and that given ranges are used
 // unchanged.
 func TestNATSettings(t *testing.T) {
