@@ -81,8 +81,12 @@ func (c GuardConfig) Validate() error {
 //
 // Nor does it start a second write of an object while a timed-out one still runs. It returns CodeBusy at
 // once, so that a late write never undoes a newer one. Removals are exempt.
+//
+// It also returns CodeBusy while a timed-out call of the same method about the same object still runs, so that one
+// object for which HNS never answers cannot use up MaxHung. Listings of networks and endpoints are exempt: without
+// them nothing works.
 func Guard(c Client, config GuardConfig) *Guarded {
-	return &Guarded{client: c, config: config.Defaults(), writing: make(map[Object]bool)}
+	return &Guarded{client: c, config: config.Defaults(), writing: make(map[Object]bool), hung: make(map[string]int)}
 }
 
 // Guarded is a Client whose calls return in time. It makes one write of an object at a time: two goroutines
@@ -90,10 +94,12 @@ func Guard(c Client, config GuardConfig) *Guarded {
 type Guarded struct {
 	client Client
 	config GuardConfig
-	hung   atomic.Int64 // timed-out calls that have not returned
 
 	mu      sync.Mutex
 	writing map[Object]bool // writes that have not returned
+	// hung counts the timed-out calls that have not returned, by method and object; allHung is their sum.
+	hung    map[string]int
+	allHung int
 }
 
 var (
@@ -103,9 +109,18 @@ var (
 	_ Balancers = (*Guarded)(nil)
 )
 
-// Object identifies what a call writes; writes of one Object must not overtake each other. The empty Object
-// is for calls whose order does not matter.
+// Object identifies what a call is about; writes of one Object must not overtake each other.
 type Object string
+
+// subject is the object of a call, and whether the call writes it. The empty one is for calls that are never refused
+// because of others.
+type subject struct {
+	object Object
+	write  bool
+}
+
+func writes(o Object) subject { return subject{o, true} }
+func about(o Object) subject  { return subject{o, false} }
 
 // EndpointObject identifies the modification of an endpoint, by its GUID.
 func EndpointObject(id string) Object { return Object("endpoint " + strings.ToLower(id)) }
@@ -141,24 +156,43 @@ func (g *Guarded) Unfinished() map[Object]bool {
 	return all
 }
 
-// begin records a write; it returns false if another one is running.
-func (g *Guarded) begin(o Object) bool {
-	if o == "" {
-		return true
-	}
+// begin admits a call of a method, and records a write. end must follow.
+func (g *Guarded) begin(op string, s subject) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.writing[o] {
-		return false
+	switch {
+	case s.write && g.writing[s.object]:
+		return NewError(op, CodeBusy, fmt.Sprintf("an earlier write of %s has not returned", s.object))
+	case !s.write && s.object != "" && g.hung[s.of(op)] > 0:
+		return NewError(op, CodeBusy, fmt.Sprintf("an earlier call for %s has not returned: restart the hns service if that lasts", s.object))
+	case g.allHung >= g.config.MaxHung:
+		return NewError(op, CodeTimeout, fmt.Sprintf("%d earlier calls have not returned; restart the hns service", g.allHung))
+	case s.write:
+		g.writing[s.object] = true
 	}
-	g.writing[o] = true
-	return true
+	return nil
 }
 
-func (g *Guarded) end(o Object) {
+// of names a method and its object.
+func (s subject) of(op string) string { return op + " " + string(s.object) }
+
+func (g *Guarded) end(s subject) {
+	if !s.write {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.writing, o)
+	delete(g.writing, s.object)
+}
+
+// hang adds to the number of timed-out calls that have not returned.
+func (g *Guarded) hang(key string, n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.allHung += n
+	if g.hung[key] += n; g.hung[key] == 0 {
+		delete(g.hung, key)
+	}
 }
 
 type answer[T any] struct {
@@ -168,10 +202,10 @@ type answer[T any] struct {
 
 // call makes one guarded call. f must not use data that the caller continues to use: it may still run after
 // call has returned.
-func call[T any](ctx context.Context, g *Guarded, op string, o Object, f func(context.Context) (T, error)) (T, error) {
+func call[T any](ctx context.Context, g *Guarded, op string, s subject, f func(context.Context) (T, error)) (T, error) {
 	wait := g.config.Backoff
 	for attempt := 1; ; attempt++ {
-		value, again, err := try(ctx, g, op, o, attempt, f)
+		value, again, err := try(ctx, g, op, s, attempt, f)
 		if err == nil || !again || attempt >= g.config.Attempts {
 			return value, err
 		}
@@ -185,13 +219,9 @@ func call[T any](ctx context.Context, g *Guarded, op string, o Object, f func(co
 }
 
 // try makes one attempt and reports whether a retry is allowed.
-func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt int, f func(context.Context) (T, error)) (value T, again bool, err error) {
-	if !g.begin(o) {
-		return value, false, NewError(op, CodeBusy, fmt.Sprintf("an earlier write of %s has not returned", o))
-	}
-	if n := g.hung.Load(); n >= int64(g.config.MaxHung) {
-		g.end(o)
-		return value, false, NewError(op, CodeTimeout, fmt.Sprintf("%d earlier calls have not returned; restart the hns service", n))
+func try[T any](ctx context.Context, g *Guarded, op string, s subject, attempt int, f func(context.Context) (T, error)) (value T, again bool, err error) {
+	if err := g.begin(op, s); err != nil {
+		return value, false, err
 	}
 	start := time.Now()
 	done := make(chan answer[T], 1)
@@ -200,10 +230,10 @@ func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt in
 	var abandoned atomic.Bool // set by whichever of the two sides is first
 	go func() {
 		v, err := f(attemptCtx)
-		g.end(o)
+		g.end(s)
 		done <- answer[T]{v, err}
 		if !abandoned.CompareAndSwap(false, true) {
-			g.hung.Add(-1)
+			g.hang(s.of(op), -1)
 		}
 	}()
 	select {
@@ -211,9 +241,9 @@ func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt in
 		value, err = a.value, a.err
 		again = errors.Is(err, ErrRetry)
 	case <-attemptCtx.Done():
-		g.hung.Add(1)
+		g.hang(s.of(op), 1)
 		if !abandoned.CompareAndSwap(false, true) {
-			g.hung.Add(-1) // it has just returned, but too late
+			g.hang(s.of(op), -1) // it has just returned, but too late
 		}
 		err = fmt.Errorf("hns %s: %w", op, ctx.Err())
 		if ctx.Err() == nil {
@@ -230,64 +260,64 @@ func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt in
 type nothing struct{}
 
 func (g *Guarded) Version(ctx context.Context) (Version, error) {
-	return call(ctx, g, "Version", "", g.client.Version)
+	return call(ctx, g, "Version", subject{}, g.client.Version)
 }
 
 func (g *Guarded) Networks(ctx context.Context) ([]Network, error) {
-	return call(ctx, g, "Networks", "", g.client.Networks)
+	return call(ctx, g, "Networks", subject{}, g.client.Networks)
 }
 
 func (g *Guarded) CreateNetwork(ctx context.Context, n Network) (Network, error) {
-	return call(ctx, g, "CreateNetwork", Object("new network "+n.Name), func(ctx context.Context) (Network, error) { return g.client.CreateNetwork(ctx, n) })
+	return call(ctx, g, "CreateNetwork", writes(Object("new network "+n.Name)), func(ctx context.Context) (Network, error) { return g.client.CreateNetwork(ctx, n) })
 }
 
 func (g *Guarded) ModifyNetwork(ctx context.Context, id string, r RequestType, policies ...Policy) (Network, error) {
-	return call(ctx, g, "ModifyNetwork", networkObject(id, policies), func(ctx context.Context) (Network, error) {
+	return call(ctx, g, "ModifyNetwork", writes(networkObject(id, policies)), func(ctx context.Context) (Network, error) {
 		return g.client.ModifyNetwork(ctx, id, r, policies...)
 	})
 }
 
 func (g *Guarded) DeleteNetwork(ctx context.Context, id string) error {
-	_, err := call(ctx, g, "DeleteNetwork", "", func(ctx context.Context) (nothing, error) {
+	_, err := call(ctx, g, "DeleteNetwork", about(Object("network "+strings.ToLower(id))), func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.DeleteNetwork(ctx, id)
 	})
 	return err
 }
 
 func (g *Guarded) Endpoints(ctx context.Context, network string) ([]Endpoint, error) {
-	return call(ctx, g, "Endpoints", "", func(ctx context.Context) ([]Endpoint, error) { return g.client.Endpoints(ctx, network) })
+	return call(ctx, g, "Endpoints", subject{}, func(ctx context.Context) ([]Endpoint, error) { return g.client.Endpoints(ctx, network) })
 }
 
 func (g *Guarded) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
-	return call(ctx, g, "CreateEndpoint", NewEndpointObject(e.Name), func(ctx context.Context) (Endpoint, error) { return g.client.CreateEndpoint(ctx, e) })
+	return call(ctx, g, "CreateEndpoint", writes(NewEndpointObject(e.Name)), func(ctx context.Context) (Endpoint, error) { return g.client.CreateEndpoint(ctx, e) })
 }
 
 func (g *Guarded) ModifyEndpoint(ctx context.Context, id string, r RequestType, policies ...Policy) (Endpoint, error) {
-	return call(ctx, g, "ModifyEndpoint", EndpointObject(id), func(ctx context.Context) (Endpoint, error) {
+	return call(ctx, g, "ModifyEndpoint", writes(EndpointObject(id)), func(ctx context.Context) (Endpoint, error) {
 		return g.client.ModifyEndpoint(ctx, id, r, policies...)
 	})
 }
 
 func (g *Guarded) DeleteEndpoint(ctx context.Context, id string) error {
-	_, err := call(ctx, g, "DeleteEndpoint", "", func(ctx context.Context) (nothing, error) {
+	_, err := call(ctx, g, "DeleteEndpoint", about(EndpointObject(id)), func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.DeleteEndpoint(ctx, id)
 	})
 	return err
 }
 
 func (g *Guarded) Namespace(ctx context.Context, id string) (Namespace, error) {
-	return call(ctx, g, "Namespace", "", func(ctx context.Context) (Namespace, error) { return g.client.Namespace(ctx, id) })
+	return call(ctx, g, "Namespace", about(Object("namespace "+strings.ToLower(id))), func(ctx context.Context) (Namespace, error) { return g.client.Namespace(ctx, id) })
 }
 
 func (g *Guarded) AttachEndpoint(ctx context.Context, namespace, endpoint string) error {
-	_, err := call(ctx, g, "AttachEndpoint", "", func(ctx context.Context) (nothing, error) {
+	_, err := call(ctx, g, "AttachEndpoint", about(EndpointObject(endpoint)), func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.AttachEndpoint(ctx, namespace, endpoint)
 	})
 	return err
 }
 
 func (g *Guarded) DetachEndpoint(ctx context.Context, namespace, endpoint string) error {
-	_, err := call(ctx, g, "DetachEndpoint", "", func(ctx context.Context) (nothing, error) {
+	_, err := call(ctx, g, "DetachEndpoint", about(EndpointObject(endpoint)), func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.DetachEndpoint(ctx, namespace, endpoint)
 	})
 	return err
@@ -299,7 +329,7 @@ func (g *Guarded) EndpointStats(ctx context.Context, id string) (Stats, error) {
 	if !ok {
 		return Stats{}, NewError("EndpointStats", CodeNotImplemented, "this client does not count packets")
 	}
-	return call(ctx, g, "EndpointStats", "", func(ctx context.Context) (Stats, error) { return meter.EndpointStats(ctx, id) })
+	return call(ctx, g, "EndpointStats", about(EndpointObject(id)), func(ctx context.Context) (Stats, error) { return meter.EndpointStats(ctx, id) })
 }
 
 // EndpointStates reads the states if the client is a Stater; otherwise it returns none.
@@ -308,7 +338,7 @@ func (g *Guarded) EndpointStates(ctx context.Context) (map[string]State, error) 
 	if !ok {
 		return nil, nil
 	}
-	return call(ctx, g, "EndpointStates", "", stater.EndpointStates)
+	return call(ctx, g, "EndpointStates", about("all endpoints"), stater.EndpointStates)
 }
 
 // LoadBalancers lists the load balancers if the client can; otherwise it returns none.
@@ -317,5 +347,5 @@ func (g *Guarded) LoadBalancers(ctx context.Context) ([]LoadBalancer, error) {
 	if !ok {
 		return nil, nil
 	}
-	return call(ctx, g, "LoadBalancers", "", balancers.LoadBalancers)
+	return call(ctx, g, "LoadBalancers", about("all load balancers"), balancers.LoadBalancers)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,6 +80,89 @@ func TestGuardNamesTheUnfinished(t *testing.T) {
 	}
 	if all := g.Unfinished(); !all[hns.EndpointObject("a")] || all[hns.EndpointObject("b")] {
 		t.Errorf("unfinished: %v", all)
+	}
+}
+
+// perObject are the calls that are refused while an earlier one of the same object hangs.
+var perObject = map[string]func(g *hns.Guarded, id string) error{
+	"DeleteNetwork":  func(g *hns.Guarded, id string) error { return g.DeleteNetwork(context.Background(), id) },
+	"DeleteEndpoint": func(g *hns.Guarded, id string) error { return g.DeleteEndpoint(context.Background(), id) },
+	"AttachEndpoint": func(g *hns.Guarded, id string) error { return g.AttachEndpoint(context.Background(), "n", id) },
+	"DetachEndpoint": func(g *hns.Guarded, id string) error { return g.DetachEndpoint(context.Background(), "n", id) },
+	"Namespace":      func(g *hns.Guarded, id string) error { _, err := g.Namespace(context.Background(), id); return err },
+	"EndpointStats":  func(g *hns.Guarded, id string) error { _, err := g.EndpointStats(context.Background(), id); return err },
+	"EndpointStates": func(g *hns.Guarded, _ string) error { _, err := g.EndpointStates(context.Background()); return err },
+	"LoadBalancers":  func(g *hns.Guarded, _ string) error { _, err := g.LoadBalancers(context.Background()); return err },
+}
+
+// TestGuardRefusesRepeats checks calls of one method about one object that HNS never answers. The first waits for its
+// deadline, the others are refused at once, and calls about other objects or of other methods continue. When the first
+// has returned, the next is made.
+func TestGuardRefusesRepeats(t *testing.T) {
+	for op, repeated := range perObject {
+		t.Run(op, func(t *testing.T) {
+			f := hnstest.NewFake(hns.Server2022)
+			g := hns.Guard(f, hns.GuardConfig{Deadline: 100 * time.Millisecond, MaxHung: 2})
+			release := make(chan struct{})
+			var made atomic.Int64
+			whole := op == "EndpointStates" || op == "LoadBalancers"
+			f.Before(func(called, id string) error {
+				if called == op && (id != "other" || whole) {
+					made.Add(1)
+					<-release
+				}
+				return nil
+			})
+			if err := repeated(g, "one"); hns.Code(err) != hns.CodeTimeout {
+				t.Fatalf("first: %v", err)
+			}
+			for range 20 {
+				if err := repeated(g, "ONE"); hns.Code(err) != hns.CodeBusy || !errors.Is(err, hns.ErrRetry) {
+					t.Fatalf("repeated: %v", err)
+				}
+			}
+			if err := repeated(g, "other"); !whole && errors.Is(err, hns.ErrRetry) {
+				t.Errorf("about another object: %v", err)
+			}
+			if _, err := g.Version(context.Background()); err != nil || made.Load() != 1 || len(g.Unfinished()) > 0 {
+				t.Errorf("%d calls, another method: %v, unfinished %v", made.Load(), err, g.Unfinished())
+			}
+			close(release)
+			for start := time.Now(); errors.Is(repeated(g, "one"), hns.ErrRetry); time.Sleep(time.Millisecond) {
+				if time.Since(start) > 5*time.Second {
+					t.Fatal("it stays refused")
+				}
+			}
+		})
+	}
+}
+
+// TestGuardAllowsParallelReads checks two calls about the same object of which none has timed out.
+func TestGuardAllowsParallelReads(t *testing.T) {
+	f := hnstest.NewFake(hns.Server2022)
+	g := hns.Guard(f, hns.GuardConfig{Deadline: time.Minute})
+	entered, release := make(chan struct{}), make(chan struct{})
+	f.Before(func(string, string) error {
+		entered <- struct{}{}
+		<-release
+		return nil
+	})
+	errs := make(chan error)
+	for range 2 {
+		go func() { errs <- perObject["EndpointStates"](g, "") }()
+	}
+	for range 2 {
+		select {
+		case <-entered:
+		case <-time.After(10 * time.Second):
+			t.Fatal("they do not run at the same time")
+		}
+	}
+	close(release)
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
