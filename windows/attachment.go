@@ -113,11 +113,14 @@ func (b *Backend) remove(ctx context.Context, e *hns.Endpoint) error {
 }
 
 // delete is remove that also reports whether HNS has found the endpoint. An endpoint that cannot be
-// detached may still be deleted.
+// detached may still be deleted. If HNS does not answer at all, that is left to the next attempt.
 func (b *Backend) delete(ctx context.Context, e *hns.Endpoint) (found bool, err error) {
 	if e.HostComputeNamespace != "" {
 		b.config.Step("detach endpoint")
 		err := b.hns.DetachEndpoint(ctx, e.HostComputeNamespace, e.ID)
+		if hns.Code(err) == hns.CodeTimeout {
+			return true, fmt.Errorf("detach hns endpoint %q: %w", e.Name, err) // a second call could take as long
+		}
 		if err != nil && !errors.Is(err, hns.ErrGone) {
 			b.log.Warn("cannot detach an endpoint before its removal", "endpoint", e.Name, "error", err)
 		}
