@@ -51,8 +51,9 @@ func (w *Watcher) Sync(ctx context.Context, now time.Time) error {
 	if now.Before(w.next) {
 		return nil
 	}
-	w.next = now.Add(Interval)
+	began := time.Now()
 	list, err := w.balancers.LoadBalancers(ctx)
+	w.next = now.Add(time.Since(began) + Interval) // the call may take longer than the interval
 	if err != nil {
 		w.log.Debug("load balancers were not read", "error", err)
 		return nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -20,10 +21,12 @@ type host struct {
 	list  []hns.LoadBalancer
 	err   error
 	calls int
+	takes time.Duration
 }
 
 func (h *host) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 	h.calls++
+	time.Sleep(h.takes)
 	return h.list, h.err
 }
 
@@ -70,7 +73,9 @@ func TestProblems(t *testing.T) {
 
 // TestReadings checks that it reads once a minute, keeps what it has read when HNS does not answer, and sees a changed
 // kube-proxy.
-func TestReadings(t *testing.T) {
+func TestReadings(t *testing.T) { synctest.Test(t, readings) }
+
+func readings(t *testing.T) {
 	h, now := &host{err: errors.New("planted")}, time.Now()
 	w := kubeproxy.New(h, true, slog.New(slog.DiscardHandler))
 	sync := func(after time.Duration) {
@@ -97,4 +102,21 @@ func TestReadings(t *testing.T) {
 	if sync(3 * kubeproxy.Interval); len(w.Problems()) != 0 || h.calls != 4 {
 		t.Errorf("with DSR: %q after %d readings", w.Problems(), h.calls)
 	}
+}
+
+// TestSlowReading checks a reading that takes longer than the time between two: the next is not made at once.
+func TestSlowReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &host{err: errors.New("no answer"), takes: 2 * kubeproxy.Interval}
+		w := kubeproxy.New(h, true, slog.New(slog.DiscardHandler))
+		for _, c := range []struct {
+			wait  time.Duration
+			calls int
+		}{{0, 1}, {time.Second, 1}, {kubeproxy.Interval - 2*time.Second, 1}, {time.Second, 2}} {
+			time.Sleep(c.wait)
+			if err := w.Sync(t.Context(), time.Now()); err != nil || h.calls != c.calls {
+				t.Errorf("%d readings, want %d: %v", h.calls, c.calls, err)
+			}
+		}
+	})
 }
