@@ -25,16 +25,19 @@ const (
 	MaxNamespaces = 64
 	// maxToken is the length of a token in bytes. maxKept bounds the answers of each kind that are kept.
 	maxToken, maxKept = 16 << 10, 4096
-	// maxCalls bounds the calls of the Authority at a time, and callTimeout each of them with its wait.
-	maxCalls, callTimeout = 16, 5 * time.Second
+	// maxCalls bounds the calls of the Authority at a time, and callTimeout each of them with its wait. Calls about tokens that
+	// were not valid before are bounded by maxUnknown, and take none of the others.
+	maxCalls, maxUnknown, callTimeout = 12, 4, 5 * time.Second
 )
 
 // Checker decides about clients. It is safe for concurrent use.
 type Checker struct {
 	authority Authority
 	now       func() time.Time
-	calls     chan struct{} // a token per call of the Authority
-	flight    singleflight.Group
+	// calls and unknown hold an element per call of the Authority. Anyone may send tokens: without a share of their own, guesses
+	// would keep the clients with valid tokens waiting.
+	calls, unknown chan struct{}
+	flight         singleflight.Group
 
 	mutex  sync.Mutex
 	users  map[string]kept[User]
@@ -53,7 +56,7 @@ func NewChecker(a Authority, now func() time.Time) *Checker {
 	if now == nil {
 		now = time.Now
 	}
-	return &Checker{authority: a, now: now, calls: make(chan struct{}, maxCalls), users: make(map[string]kept[User]), rights: make(map[string]kept[bool])}
+	return &Checker{authority: a, now: now, calls: make(chan struct{}, maxCalls), unknown: make(chan struct{}, maxUnknown), users: make(map[string]kept[User]), rights: make(map[string]kept[bool])}
 }
 
 // User returns the user of a token. The error is ErrUnauthenticated, or says why there is no answer.
@@ -62,7 +65,7 @@ func (c *Checker) User(ctx context.Context, token string) (User, error) {
 		return User{}, ErrUnauthenticated
 	}
 	sum := sha256.Sum256([]byte(token)) // the tokens themselves are not kept
-	return lookUp(ctx, c, c.users, "user "+string(sum[:]), func(ctx context.Context) (User, time.Duration, error) {
+	return lookUp(ctx, c, c.users, c.unknown, "user "+string(sum[:]), func(ctx context.Context) (User, time.Duration, error) {
 		u, err := c.authority.Authenticate(ctx, token)
 		if err != nil {
 			return User{}, DenyFor, err
@@ -73,7 +76,7 @@ func (c *Checker) User(ctx context.Context, token string) (User, error) {
 
 // Check returns nil if a user has a right, and a DeniedError otherwise. Another error says why there is no answer.
 func (c *Checker) Check(ctx context.Context, u User, r Right) error {
-	allowed, err := lookUp(ctx, c, c.rights, "right "+fingerprint(u)+" "+r.String(), func(ctx context.Context) (bool, time.Duration, error) {
+	allowed, err := lookUp(ctx, c, c.rights, c.calls, "right "+fingerprint(u)+" "+r.String(), func(ctx context.Context) (bool, time.Duration, error) {
 		allowed, err := c.authority.Allowed(ctx, u, r)
 		if allowed && err == nil {
 			return true, AllowFor, nil
@@ -118,29 +121,33 @@ func (c *Checker) Scope(ctx context.Context, u User, verb string, namespaces []s
 // ErrTooMany means that a request names too many namespaces.
 var ErrTooMany = errors.New("too many namespaces")
 
-// lookUp returns a kept answer, or a new one of the Authority. Failures to answer are not kept.
-func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], key string, call func(context.Context) (T, time.Duration, error)) (T, error) {
+// lookUp returns a kept answer, or a new one of the Authority. Failures to answer are not kept. slots bounds the first calls for
+// a key; when its answer has ended, further calls belong to c.calls.
+func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], slots chan struct{}, key string, call func(context.Context) (T, time.Duration, error)) (T, error) {
 	c.mutex.Lock()
 	k, ok := all[key]
 	c.mutex.Unlock()
 	if ok && c.now().Before(k.until) {
 		return k.answer, k.err
 	}
+	if ok && k.err == nil {
+		slots = c.calls
+	}
 	// One call serves all clients that wait for its answer, so that none of them may cancel it.
 	answers := c.flight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
 		select {
-		case c.calls <- struct{}{}:
+		case slots <- struct{}{}:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("too many clients wait for the API server: %w", ctx.Err())
 		}
-		defer func() { <-c.calls }()
+		defer func() { <-slots }()
 		now := c.now()
 		answer, lifetime, err := call(ctx)
 		if err == nil || errors.Is(err, ErrUnauthenticated) {
 			c.mutex.Lock()
-			evict(all, now)
+			evict(all, key)
 			all[key] = kept[T]{answer, err, now.Add(lifetime)}
 			c.mutex.Unlock()
 		}
@@ -156,19 +163,26 @@ func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], key 
 	}
 }
 
-// evict makes room for an answer: it removes those that have ended or, if none has, all.
-func evict[T any](all map[string]kept[T], now time.Time) {
-	if len(all) < maxKept {
+// goesBefore reports whether an answer makes room before another one: refused tokens go first, then what ends first.
+func (k kept[T]) goesBefore(o kept[T]) bool {
+	if refused := k.err != nil; refused != (o.err != nil) {
+		return refused
+	}
+	return k.until.Before(o.until)
+}
+
+// evict makes room for the answer of a key: it removes one other. Guesses therefore remove no valid token.
+func evict[T any](all map[string]kept[T], key string) {
+	if _, ok := all[key]; ok || len(all) < maxKept {
 		return
 	}
+	var first string
 	for key, k := range all {
-		if !now.Before(k.until) {
-			delete(all, key)
+		if first == "" || k.goesBefore(all[first]) {
+			first = key
 		}
 	}
-	if len(all) >= maxKept {
-		clear(all)
-	}
+	delete(all, first)
 }
 
 // fingerprint identifies a user with all that decides about rights.

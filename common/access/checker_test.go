@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -122,5 +123,77 @@ func TestTokens(t *testing.T) {
 	cancel()
 	if _, err := c.User(ctx, "t"); err == nil {
 		t.Error("a call without time succeeds")
+	}
+}
+
+// guessed is an Authority that gives no answer about the tokens guess...
+type guessed struct{ fake }
+
+func (g *guessed) Authenticate(ctx context.Context, token string) (User, error) {
+	if strings.HasPrefix(token, "guess") {
+		<-ctx.Done()
+		return User{}, ctx.Err()
+	}
+	return g.fake.Authenticate(ctx, token)
+}
+
+// TestGuessesDoNotBlock checks that clients with tokens that were valid before do not wait for calls about others.
+func TestGuessesDoNotBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &guessed{fake{users: map[string]User{"t": {Name: "eve"}}, rights: map[string]bool{"eve get nodes.inspect.isthmus.dev at the cluster scope": true}}}
+		c := NewChecker(g, nil)
+		u, err := c.User(t.Context(), "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * AllowFor)
+		for i := range 4 * maxCalls {
+			go func() { _, _ = c.User(t.Context(), fmt.Sprint("guess", i)) }()
+		}
+		synctest.Wait()
+		start := time.Now()
+		if _, err := c.User(t.Context(), "t"); err != nil {
+			t.Errorf("the user of a valid token: %v", err)
+		}
+		if err := c.Check(t.Context(), u, Right{Get, Nodes, ""}); err != nil {
+			t.Errorf("its right: %v", err)
+		}
+		if d := time.Since(start); d != 0 {
+			t.Errorf("it waits %s", d)
+		}
+		if n := len(c.unknown); n != maxUnknown {
+			t.Errorf("%d calls about unknown tokens at a time, want %d", n, maxUnknown)
+		}
+		time.Sleep(2 * callTimeout)
+	})
+}
+
+// TestGuessesEvictNoUser checks that refused tokens do not remove the answer about a valid one, and that without refused ones
+// only the oldest answer goes.
+func TestGuessesEvictNoUser(t *testing.T) {
+	f := &fake{users: make(map[string]User)}
+	now := time.Unix(1000, 0)
+	c := NewChecker(f, func() time.Time { return now })
+	for i := range maxKept {
+		token := fmt.Sprint("t", i)
+		f.users[token] = User{Name: token}
+		if _, err := c.User(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Microsecond)
+	}
+	for i := range 10 {
+		if _, err := c.User(t.Context(), fmt.Sprint("guess", i)); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatal(err)
+		}
+	}
+	calls := f.calls
+	for i := range maxKept {
+		if _, err := c.User(t.Context(), fmt.Sprint("t", maxKept-1-i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.calls - calls; n != 1 || len(c.users) != maxKept {
+		t.Errorf("%d answers are gone, and %d kept", n, len(c.users))
 	}
 }
