@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -177,4 +179,24 @@ func TestExhausted(t *testing.T) {
 	if got := drain(events); len(got) > 0 {
 		t.Errorf("further events %q", got)
 	}
+}
+
+// TestConstantChanges checks that nodes that change all the time delay no assignment for longer than MaxDebounce.
+func TestConstantChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, api, _ := newController(t)
+		ended := make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { defer close(ended); c.run(ctx) }()
+		defer func() { stop(); <-ended }()
+		synctest.Wait() // the first run finds no node
+		api.nodes["late"] = node("late")
+		for end := time.Now().Add(c.cfg.MaxDebounce); !time.Now().After(end); time.Sleep(c.cfg.Debounce / 2) {
+			c.notify()
+			synctest.Wait()
+		}
+		if api.nodes["late"].Spec.PodCIDRs == nil {
+			t.Errorf("no ranges after %s of changes", c.cfg.MaxDebounce)
+		}
+	})
 }

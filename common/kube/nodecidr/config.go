@@ -25,8 +25,8 @@ type Config struct {
 	// Another controller takes over if the Lease was not renewed for Duration. A controller that cannot
 	// renew it for RenewDeadline stops. It tries every RetryPeriod.
 	Duration, RenewDeadline, RetryPeriod time.Duration
-	// Debounce is how long the controller waits for further nodes.
-	Debounce time.Duration
+	// Debounce is how long the controller waits for further nodes. MaxDebounce bounds the delay while nodes keep changing.
+	Debounce, MaxDebounce time.Duration
 	// Resync is the interval of full runs without a trigger.
 	Resync time.Duration
 	// RetryMin and RetryMax bound the pause after a request that failed.
@@ -38,7 +38,7 @@ type Config struct {
 func Defaults() Config {
 	return Config{UserAgent: "isthmus-controller", Namespace: "isthmus-system", Lease: "isthmus-controller",
 		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		Debounce: 100 * time.Millisecond, Resync: 5 * time.Minute, RetryMin: time.Second, RetryMax: time.Minute, Ranges: nodeipam.Defaults()}
+		Debounce: 100 * time.Millisecond, MaxDebounce: 2 * time.Second, Resync: 5 * time.Minute, RetryMin: time.Second, RetryMax: time.Minute, Ranges: nodeipam.Defaults()}
 }
 
 // Validate reports everything that is wrong with the Config.
@@ -53,8 +53,9 @@ func (c Config) Validate() error {
 	need(c.Identity != "", "identity is empty: give one that no other controller has")
 	need(c.Duration > c.RenewDeadline && c.RenewDeadline > 2*c.RetryPeriod && c.RetryPeriod > 0,
 		"lease of %s, renewed for %s every %s: each must be longer than the next, the second more than twice", c.Duration, c.RenewDeadline, c.RetryPeriod)
-	need(c.Debounce >= 0 && c.Resync > 0 && c.RetryMin > 0 && c.RetryMax >= c.RetryMin,
-		"debounce %s, resync %s, retry %s to %s: must be positive", c.Debounce, c.Resync, c.RetryMin, c.RetryMax)
+	need(c.Debounce >= 0 && c.MaxDebounce >= c.Debounce, "debounce %s, at most %s: must be positive, the second not shorter", c.Debounce, c.MaxDebounce)
+	need(c.Resync > 0 && c.RetryMin > 0 && c.RetryMax >= c.RetryMin,
+		"resync %s, retry %s to %s: must be positive", c.Resync, c.RetryMin, c.RetryMax)
 	return errors.Join(append(errs, c.Ranges.Validate())...)
 }
 

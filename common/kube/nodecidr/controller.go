@@ -132,14 +132,24 @@ func (c *Controller) work(ctx context.Context) {
 	following := make(chan struct{})
 	go func() { defer close(following); c.follow(ctx) }()
 	defer func() { <-following }()
+	c.run(ctx)
+}
+
+// run assigns ranges after each trigger, after a failure, and at intervals.
+func (c *Controller) run(ctx context.Context) {
 	var delay time.Duration
+	var since time.Time // of the first trigger that no run has followed
 	for wait := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			wait = c.cfg.Debounce
+			if since.IsZero() {
+				since = time.Now()
+			}
+			wait = min(c.cfg.Debounce, time.Until(since.Add(c.cfg.MaxDebounce)))
 		case <-time.After(wait):
+			since = time.Time{}
 			err := c.assign(ctx)
 			if ctx.Err() != nil {
 				return
