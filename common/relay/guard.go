@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
@@ -194,7 +195,8 @@ func read(ctx context.Context, n *node, request *observer.GetFlowsRequest, view 
 	return &reader{n.name, stream, view}, err
 }
 
-// Recv returns the next answer of which the client sees something. A lost event stands for an answer that is too large.
+// Recv returns the next answer of which the client sees something. A lost event stands for an answer that is too large. All
+// times of an answer are dates.
 func (r *reader) Recv() (*observer.GetFlowsResponse, error) {
 	for {
 		m, err := r.stream.Recv()
@@ -206,8 +208,29 @@ func (r *reader) Recv() (*observer.GetFlowsResponse, error) {
 			m = &observer.GetFlowsResponse{NodeName: r.node, Time: now, ResponseTypes: &observer.GetFlowsResponse_LostEvents{
 				LostEvents: &flow.LostEvent{NumEventsLost: max(1, m.GetLostEvents().GetNumEventsLost()), Last: now}}}
 		}
+		date(m, time.Now())
 		if m = r.view.Flow(m); m != nil {
 			return m, nil
 		}
+	}
+}
+
+// date replaces the times of an answer that are no dates by that of its arrival. JSON has no form for them, so that clients
+// that write it would fail.
+func date(m *observer.GetFlowsResponse, arrived time.Time) {
+	if !m.GetTime().IsValid() {
+		m.Time = stamp(arrived)
+	}
+	replace := func(t *timestamppb.Timestamp) *timestamppb.Timestamp {
+		if t == nil || t.IsValid() { // a mask may leave it out
+			return t
+		}
+		return m.GetTime()
+	}
+	if f := m.GetFlow(); f != nil {
+		f.Time = replace(f.GetTime())
+	}
+	if l := m.GetLostEvents(); l != nil {
+		l.First, l.Last = replace(l.GetFirst()), replace(l.GetLast())
 	}
 }

@@ -15,23 +15,34 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/peer"
+	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
 )
 
 // scripted is an agent whose stream of flows is a function.
 type scripted struct {
 	observer.UnimplementedObserverServer
 	flows func(observer.Observer_GetFlowsServer) error
+	// requests gets each request, if it is not nil.
+	requests chan<- *observer.GetFlowsRequest
 }
 
 func (scripted) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
 	return &observer.ServerStatusResponse{}, nil
 }
 
-func (s scripted) GetFlows(_ *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+func (s scripted) GetFlows(q *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+	if s.requests != nil {
+		s.requests <- q
+	}
 	return s.flows(stream)
 }
 
@@ -215,5 +226,100 @@ func TestDiscoverHostile(t *testing.T) {
 		case <-time.After(5 * time.Second):
 			t.Errorf("no error, want %q", want)
 		}
+	}
+}
+
+// TestMalformedTimes checks that answers of an agent with times that are no dates arrive with dates: JSON has no form for others.
+func TestMalformedTimes(t *testing.T) {
+	malformed := []*timestamppb.Timestamp{nil, {Seconds: -1 << 62}, {Seconds: 1 << 40}, {Seconds: 1<<63 - 1}, {Nanos: -1}}
+	address := serveFake(t, func(s *grpc.Server) {
+		observer.RegisterObserverServer(s, scripted{flows: func(stream observer.Observer_GetFlowsServer) error {
+			var errs []error
+			for _, at := range malformed {
+				f := dated(time.Now(), "web")
+				f.Time, f.GetFlow().Time = at, at
+				lost := &flow.LostEvent{NumEventsLost: 1, First: at, Last: at}
+				errs = append(errs, stream.Send(f), stream.Send(&observer.GetFlowsResponse{Time: at, ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: lost}}))
+			}
+			return errors.Join(errs...)
+		}})
+	})
+	c, _, _ := serve(t, map[string]string{"n": address})
+	stream, err := c.GetFlows(t.Context(), &observer.GetFlowsRequest{})
+	count := 0
+	for err == nil {
+		var m *observer.GetFlowsResponse
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		if m.GetNodeStatus() == nil {
+			count++
+		}
+		if _, err := protojson.Marshal(m); err != nil {
+			t.Errorf("%v: %v", m, err)
+		}
+		if age := time.Since(m.GetTime().AsTime()); age < 0 || age > time.Minute {
+			t.Errorf("%v: its time is not that of its arrival", m)
+		}
+	}
+	if !errors.Is(err, io.EOF) || count != 2*len(malformed) {
+		t.Errorf("%d answers, want %d: %v", count, 2*len(malformed), err)
+	}
+}
+
+// TestFutureFlows checks that flows of the future do not end the wait for flows of other nodes, and that the next request to their
+// node is not for flows of the future.
+func TestFutureFlows(t *testing.T) {
+	m, now := newMerger(hold, maxWaiting), time.Now()
+	for i := range 10 {
+		m.add(dated(now.Add(24*time.Hour), "future"), now.Add(time.Duration(i)*hold/10))
+	}
+	m.add(dated(now.Add(hold-time.Millisecond), "new"), now.Add(hold-time.Millisecond))
+	for _, a := range m.due(now.Add(hold)) {
+		if a.GetFlow().GetSource().GetPodName() == "new" {
+			t.Error("a flow did not wait for those of other nodes")
+		}
+	}
+	requests := make(chan *observer.GetFlowsRequest, 16)
+	address := serveFake(t, func(s *grpc.Server) {
+		observer.RegisterObserverServer(s, scripted{requests: requests, flows: func(stream observer.Observer_GetFlowsServer) error {
+			return stream.Send(dated(time.Now().Add(24*time.Hour), "future"))
+		}})
+	})
+	c, _, _ := serve(t, map[string]string{"n": address})
+	if _, err := c.GetFlows(t.Context(), &observer.GetFlowsRequest{Follow: true}); err != nil {
+		t.Fatal(err)
+	}
+	<-requests
+	if since := (<-requests).GetSince().AsTime(); since.After(time.Now()) {
+		t.Errorf("the second request is for flows since %s", since)
+	}
+}
+
+// TestMalformedError checks that the error of an agent that is long or not UTF-8 neither ends the stream of a client nor fills it.
+func TestMalformedError(t *testing.T) {
+	address := serveFake(t, func(s *grpc.Server) {
+		observer.RegisterObserverServer(s, scripted{flows: func(observer.Observer_GetFlowsServer) error {
+			return status.Error(codes.Internal, strings.Repeat("\xff", 3<<10))
+		}})
+	})
+	c, _, _ := serve(t, map[string]string{"n": address})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stream, err := c.GetFlows(ctx, &observer.GetFlowsRequest{Follow: true})
+	for seen := 0; err == nil && seen < 2; {
+		var m *observer.GetFlowsResponse
+		if m, err = stream.Recv(); err == nil && m.GetNodeStatus().GetMessage() != "" {
+			seen++
+			if n := len(m.GetNodeStatus().GetMessage()); n > 1<<10 {
+				t.Errorf("a message of %d bytes", n)
+			}
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := proto.Marshal(change(relay.NodeState_NODE_UNAVAILABLE, "\xff", "n")); err != nil { // as from another implementation of gRPC
+		t.Error(err)
 	}
 }

@@ -51,12 +51,20 @@ func newMerger(hold time.Duration, limit int) *merger {
 	return &merger{hold: hold, limit: limit, gone: make(map[uint64]bool)}
 }
 
-// add takes an answer that arrived now.
+// add takes an answer that arrived now. The time of one that is dated later, by a wrong clock, is now: due returns all answers up
+// to the one that has waited long enough.
 func (m *merger) add(answer *observer.GetFlowsResponse, now time.Time) {
 	m.number++
-	i := item{answer: answer, at: answer.GetTime().AsTime(), arrived: now, number: m.number}
+	i := item{answer: answer, at: earlier(answer.GetTime().AsTime(), now), arrived: now, number: m.number}
 	heap.Push(&m.heap, i)
 	m.queue = append(m.queue, item{arrived: now, number: i.number})
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // full reports whether more flows wait than limit: due returns some of them now.

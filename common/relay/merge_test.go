@@ -54,10 +54,10 @@ func TestMerge(t *testing.T) {
 func TestMergeIsBounded(t *testing.T) {
 	m := newMerger(time.Hour, 3)
 	for _, made := range []int{5, 3, 4, 1, 2} {
-		m.add(arrival(made), at(0))
+		m.add(arrival(made), at(5))
 	}
 	got := ""
-	for _, a := range append(m.due(at(1)), m.all()...) {
+	for _, a := range append(m.due(at(6)), m.all()...) {
 		got += fmt.Sprint(a.GetTime().AsTime().Sub(at(0)).Milliseconds(), " ")
 	}
 	if got != "1 2 3 4 5 " {

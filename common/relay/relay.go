@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -177,8 +178,12 @@ func (r *Relay) GetDebugEvents(*observer.GetDebugEventsRequest, grpc.ServerStrea
 	return status.Error(codes.Unimplemented, "Isthmus reports no debug events: use isthmusctl")
 }
 
+// maxMessage bounds the message of a state, in bytes: it may be an error that an agent chose.
+const maxMessage = 512
+
 // change reports a new state of nodes.
 func change(state relay.NodeState, message string, names ...string) *observer.GetFlowsResponse {
+	message = strings.ToValidUTF8(message[:min(maxMessage, len(message))], "")
 	return &observer.GetFlowsResponse{Time: timestamppb.Now(), ResponseTypes: &observer.GetFlowsResponse_NodeStatus{
 		NodeStatus: &relay.NodeStatusEvent{StateChange: state, NodeNames: names, Message: message}}}
 }

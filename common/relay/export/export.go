@@ -25,7 +25,7 @@ import (
 const (
 	// retryEvery is the interval of trying to follow flows again after a failure.
 	retryEvery = 2 * time.Second
-	// maxGap is the age of the last line up to which a new Exporter continues after it. Agents keep no older flows.
+	// maxGap is the age of the newest line up to which a new Exporter continues after it. Agents keep no older flows.
 	maxGap = time.Hour
 )
 
@@ -67,9 +67,9 @@ type Exporter struct {
 }
 
 // lastLiner is an output that knows what was written to it before.
-type lastLiner interface{ LastLine() ([]byte, error) }
+type lastLiner interface{ LastLines() ([]byte, error) }
 
-// New returns an Exporter that writes lines to out; nil for none. If out has a last line, the Exporter continues after it.
+// New returns an Exporter that writes lines to out; nil for none. If out has lines, the Exporter continues after the newest.
 func New(cfg Config, out io.Writer, registry prometheus.Registerer, log *slog.Logger) (*Exporter, error) {
 	e := &Exporter{cfg: cfg, out: out, log: log,
 		lines:  prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_export_lines_total", Help: "Lines that were written by the export of flows."}),
@@ -81,20 +81,29 @@ func New(cfg Config, out io.Writer, registry prometheus.Registerer, log *slog.Lo
 		return nil, fmt.Errorf("filter of the export: %w", err)
 	}
 	if l, ok := out.(lastLiner); ok {
-		line, err := l.LastLine()
+		text, err := l.LastLines()
 		if err != nil {
-			return nil, fmt.Errorf("read the last line of the export: %w", err)
+			return nil, fmt.Errorf("read the last lines of the export: %w", err)
 		}
-		var last struct{ Time time.Time }
-		if json.Unmarshal(line, &last) == nil { // else begin with new flows
-			// A node's wrong clock may have dated the line in the future: no flow would come until then.
-			if age := time.Since(last.Time); age >= 0 && age < maxGap {
-				e.since = last.Time
-			}
-		}
+		e.since = newest(text, time.Now())
 	}
 	registry.MustRegister(e.lines, e.flows, e.lost, e.failed)
 	return e, nil
+}
+
+// newest returns the latest time of lines, zero if none is recent: the export then begins with new flows. A node's wrong clock may
+// have dated a line in the future: no flow would come until then.
+func newest(lines []byte, now time.Time) (t time.Time) {
+	for line := range bytes.Lines(lines) {
+		var l struct{ Time time.Time }
+		if json.Unmarshal(line, &l) != nil { // a part of a line
+			continue
+		}
+		if age := now.Sub(l.Time); age >= 0 && age < maxGap && l.Time.After(t) {
+			t = l.Time
+		}
+	}
+	return t
 }
 
 // request returns the request for flows after those that were received.

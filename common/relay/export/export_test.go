@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -139,7 +140,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.text.Write(p)
 }
 
-func (o *output) LastLine() ([]byte, error) { return []byte(o.last), nil }
+func (o *output) LastLines() ([]byte, error) { return []byte(o.last), nil }
 
 func (o *output) lines() []string {
 	o.mutex.Lock()
@@ -264,6 +265,29 @@ func TestExporterContinues(t *testing.T) {
 	}
 	if _, err := New(Config{Allow: []*flow.FlowFilter{{SourceIp: []string{"no address"}}}}, &output{}, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a bad filter is accepted")
+	}
+}
+
+// TestContinuesAfterWrongTimes checks that lines of a node with a wrong clock do not hide how far the export came.
+func TestContinuesAfterWrongTimes(t *testing.T) {
+	recent := time.Now().Add(-time.Minute).UTC()
+	path := filepath.Join(t.TempDir(), "flows")
+	f, err := OpenFile(path, 1<<20, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, at := range []string{recent.Format(time.RFC3339Nano), "9999-12-31T23:59:59Z", recent.Add(-time.Second).Format(time.RFC3339Nano), "1969-12-31T23:59:59Z", "10000-01-01T00:00:00Z", ""} {
+		if _, err := fmt.Fprintf(f, "{\"flow\":{},\"time\":%q}\n", at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := New(Config{}, f, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := e.request().GetSince(); s == nil || !s.AsTime().Equal(recent.Add(1)) {
+		t.Errorf("the request has since %v, want %s", s, recent.Add(1))
 	}
 }
 

@@ -25,7 +25,7 @@ type File struct {
 	size int64
 }
 
-// tail is how much of the end of a file is read to find its last line, in bytes.
+// tail is how much of the end of a file is read to find its last lines, in bytes.
 const tail = 256 << 10
 
 // OpenFile opens or creates a file that only its owner may read. max is its size in bytes, keep the number of older
@@ -81,8 +81,8 @@ func (f *File) trim() error {
 	return nil
 }
 
-// LastLine returns the last line of the file, or of the newest older one. It is empty if there is none.
-func (f *File) LastLine() ([]byte, error) {
+// LastLines returns the last lines of the file, or of the newest older one. The first of them may be a part of a line.
+func (f *File) LastLines() ([]byte, error) {
 	text, err := f.end()
 	if err == nil && len(text) == 0 && f.keep > 0 {
 		older := &File{path: f.path + ".1"}
@@ -95,8 +95,7 @@ func (f *File) LastLine() ([]byte, error) {
 		defer older.Close()
 		text, err = older.end()
 	}
-	text = bytes.TrimSuffix(text, []byte("\n"))
-	return text[bytes.LastIndexByte(text, '\n')+1:], err
+	return text, err
 }
 
 // Write appends lines, all of them or none. If the file has no room for them, it first replaces the file.

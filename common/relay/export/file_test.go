@@ -82,7 +82,7 @@ func TestFileContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if last, err := f.LastLine(); err != nil || string(last) != "two" {
+	if last, err := f.LastLines(); err != nil || string(last) != "one\ntwo\n" {
 		t.Errorf("%q, %v", last, err)
 	}
 	for _, line := range []string{"three\n", "a line that is longer than the file may be\n"} {
@@ -96,7 +96,7 @@ func TestFileContinues(t *testing.T) {
 	if f, err = OpenFile(path, 12, 2); err != nil {
 		t.Fatal(err)
 	}
-	if last, err := f.LastLine(); err != nil || string(last) != "three" {
+	if last, err := f.LastLines(); err != nil || string(last) != "three\n" {
 		t.Errorf("%q, %v", last, err)
 	}
 	if err := f.Close(); err != nil {
@@ -165,9 +165,8 @@ func FuzzFile(f *testing.F) {
 		}
 		defer out.Close()
 		whole := content[:bytes.LastIndexByte(content, '\n')+1]
-		lines := bytes.Split(bytes.TrimSuffix(whole, []byte("\n")), []byte("\n"))
-		if last, err := out.LastLine(); err != nil || !bytes.Equal(last, lines[len(lines)-1]) {
-			t.Fatalf("last line %q, %v", last, err)
+		if last, err := out.LastLines(); err != nil || !bytes.Equal(last, whole) {
+			t.Fatalf("last lines %q, %v", last, err)
 		}
 		if _, err := out.Write([]byte("next\n")); err != nil {
 			t.Fatal(err)

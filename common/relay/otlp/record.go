@@ -4,6 +4,7 @@ package otlp
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -53,8 +54,9 @@ func record(m *observer.GetFlowsResponse, observed time.Time) *logsv1.LogRecord 
 	return r
 }
 
+// nanos returns a time in nanoseconds, 0 for one that is not set or after the year 2262.
 func nanos(t time.Time) uint64 {
-	if t.Unix() <= 0 { // unset
+	if s := t.Unix(); s <= 0 || s >= math.MaxInt64/int64(time.Second) {
 		return 0
 	}
 	return uint64(t.UnixNano())

@@ -105,6 +105,11 @@ func TestRecord(t *testing.T) {
 	if r := record(&observer.GetFlowsResponse{}, start); r != nil {
 		t.Errorf("an empty answer: %v", r)
 	}
+	far := lostAnswer(1)
+	far.Time = timestamppb.New(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
+	if r := record(far, start); r.GetTimeUnixNano() != 0 {
+		t.Errorf("a time that has no form in nanoseconds: %d", r.GetTimeUnixNano())
+	}
 	if r := record(lostAnswer(math.MaxUint64), start); value(r.GetAttributes()[0].GetValue()) != fmt.Sprint(math.MaxInt64) {
 		t.Errorf("a large number: %v", r)
 	}
