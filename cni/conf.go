@@ -4,6 +4,7 @@ package cni
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -39,6 +40,8 @@ type Conf struct {
 	DNS types.DNS
 	// PrevResult is the result of the plugin before this one, or of ADD.
 	PrevResult types.Result
+	// badResult is why PrevResult cannot be used. ADD and CHECK need it; DEL works without.
+	badResult error
 	// passedOn is PrevResult as Policy prints it.
 	passedOn []byte
 	// Valid are the attachments that GC keeps; nil if the key is missing.
@@ -207,7 +210,17 @@ func (c *Conf) readPrevResult(keys map[string]json.RawMessage) error {
 	if !ok || string(bytes.TrimSpace(raw)) == "null" {
 		return nil
 	}
+	c.badResult = c.parsePrevResult(raw)
+	return nil
+}
+
+func (c *Conf) parsePrevResult(raw json.RawMessage) error {
 	const remedy = "pass the result of ADD as it was printed"
+	// The CNI library takes null for an interface or an address, and then fails to convert it.
+	var lists struct{ Interfaces, IPs []any }
+	if err := json.Unmarshal(raw, &lists); err != nil || slices.Contains(lists.Interfaces, nil) || slices.Contains(lists.IPs, nil) {
+		return wrong("prevResult", raw, remedy)
+	}
 	if c.Mode == Policy {
 		return c.readForeignResult(raw, remedy)
 	}
@@ -224,8 +237,8 @@ func (c *Conf) readPrevResult(keys map[string]json.RawMessage) error {
 
 // checkAdd returns an error for requests that ADD cannot fulfil. DEL must work with any configuration.
 func (c *Conf) checkAdd() error {
-	if c.invalid != nil {
-		return c.invalid
+	if err := cmp.Or(c.invalid, c.badResult); err != nil {
+		return err
 	}
 	refused := c.refused
 	switch {

@@ -98,6 +98,9 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	if conf.Mode != Full && conf.Mode != Policy {
 		return conf.invalid
 	}
+	if conf.badResult != nil {
+		return conf.badResult
+	}
 	// "The plugin must consult the prevResult to determine the expected
 	// interfaces and addresses" (specification, CHECK).
 	if conf.PrevResult == nil {

@@ -258,6 +258,19 @@ func TestPolicyModeNeedsOnlyItself(t *testing.T) {
 	}
 }
 
+// TestDelIgnoresPrevResult checks that a result that cannot be read does not keep a pod from being deleted.
+func TestDelIgnoresPrevResult(t *testing.T) {
+	r := record(t)
+	for _, mode := range []string{"full", "policy"} {
+		for _, result := range []string{`"x"`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":"0.4.0","interfaces":[null]}`} {
+			out, status := r.run("DEL", "1.1.0", fmt.Sprintf(`,"mode":%q,"prevResult":%s`, mode, result))
+			if requests := r.taken(); status != 0 || len(out) != 0 || len(requests) != 1 || requests[0].Kind != cniframe.Del {
+				t.Errorf("mode %s, result %s: DEL exits with %d, prints %s and requests %+v", mode, result, status, out, requests)
+			}
+		}
+	}
+}
+
 func TestPolicyModeRefuses(t *testing.T) {
 	r := record(t)
 	const one = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/c0"}],"ips":[{"interface":0,"address":"10.1.0.4/32"}]}`
@@ -297,6 +310,8 @@ func TestPolicyModeRefuses(t *testing.T) {
 		"hardware address":    {prev(`{"name":"eth0","sandbox":"/run/netns/c0","mac":"x"}`, `{"address":"10.1.0.4/32"}`), `interfaces[0].mac "x"`},
 		"seven bytes":         {prev(`{"name":"eth0","sandbox":"/run/netns/c0","mac":"00:15:5"}`, `{"address":"10.1.0.4/32"}`), `interfaces[0].mac "00:15:5"`},
 		"too many addresses":  {prev(ours, fmt.Sprintf(many, numbers...)), "has 17 addresses"},
+		"null interface":      {prev(`null`, `{"address":"10.1.0.4/32"}`), `"prevResult": {"cniVersion"`},
+		"null address":        {prev(ours, `null`), `"prevResult": {"cniVersion"`},
 		"unknown version":     {`,"prevResult":{"cniVersion":"9.9.9","ips":[{"address":"10.1.0.4/32"}]}`, "prevResult"},
 		"version of a result": {`,"prevResult":{"cniVersion":1,"ips":[{"address":"10.1.0.4/32"}]}`, "prevResult"},
 	} {
