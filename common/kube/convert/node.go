@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,13 @@ func convertNode(n *corev1.Node, s Strictness) (*model.Node, field.ErrorList) {
 			}
 		}
 	}
+	ranges, more := PodCIDRs(n)
+	node.PodCIDRs = ranges
+	return node, append(errs, more...)
+}
+
+// PodCIDRs returns the valid pod ranges of a Node.
+func PodCIDRs(n *corev1.Node) (ranges []netip.Prefix, errs field.ErrorList) {
 	cidrs, at := n.Spec.PodCIDRs, field.NewPath("spec", "podCIDRs")
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
 		cidrs, at = []string{n.Spec.PodCIDR}, field.NewPath("spec", "podCIDR")
@@ -49,10 +57,10 @@ func convertNode(n *corev1.Node, s Strictness) (*model.Node, field.ErrorList) {
 	for i, text := range cidrs {
 		p, more := cidr(text, Stored, at.Index(i))
 		if errs = append(errs, more...); len(more) == 0 {
-			node.PodCIDRs = append(node.PodCIDRs, p)
+			ranges = append(ranges, p)
 		}
 	}
-	return node, errs
+	return ranges, errs
 }
 
 // nodeOS returns the node's operating system: its label, otherwise what its kubelet reports, otherwise "".

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/nodeipam"
 )
 
@@ -75,7 +76,7 @@ func (c *Controller) assign(ctx context.Context) error {
 	var nodes []nodeipam.Node
 	for _, n := range found {
 		if n.DeletionTimestamp == nil || len(n.Spec.PodCIDRs) > 0 {
-			nodes = append(nodes, convert(n))
+			nodes = append(nodes, planned(n))
 		}
 	}
 	plan := nodeipam.MakePlan(c.cfg.Ranges, nodes)
@@ -112,21 +113,10 @@ func (c *Controller) list(ctx context.Context) (map[string]*corev1.Node, error) 
 	}
 }
 
-// convert converts the relevant fields of a node.
-func convert(n *corev1.Node) nodeipam.Node {
-	node := nodeipam.Node{Name: n.Name}
-	cidrs := n.Spec.PodCIDRs
-	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
-		cidrs = []string{n.Spec.PodCIDR}
-	}
-	for _, text := range cidrs {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			node.Unread = true
-			continue
-		}
-		node.PodCIDRs = append(node.PodCIDRs, p.Masked())
-	}
+// planned returns the relevant fields of a node. Its ranges are read as agents do, which route to them.
+func planned(n *corev1.Node) nodeipam.Node {
+	ranges, errs := convert.PodCIDRs(n)
+	node := nodeipam.Node{Name: n.Name, PodCIDRs: ranges, Unread: len(errs) > 0}
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); err == nil {
 			node.Addresses = append(node.Addresses, ip)

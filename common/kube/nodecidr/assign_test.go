@@ -137,6 +137,20 @@ func TestAssign(t *testing.T) {
 	}
 }
 
+// TestLegacyRanges checks that ranges count in every form that the API server accepts and agents read.
+func TestLegacyRanges(t *testing.T) {
+	c, api, events := newController(t, node("a"), node("legacy", "010.008.000.0/24", "fd08::/64"), node("mapped", "::ffff:10.8.1.0/120", "fd08:0:0:1::/64"))
+	if err := c.assign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := api.nodes["a"].Spec.PodCIDRs; !slices.Equal(got, []string{"10.8.2.0/24", "fd08:0:0:2::/64"}) {
+		t.Errorf("node a has %q, want ranges of no other node", got)
+	}
+	if got := drain(events); len(got) != 0 {
+		t.Errorf("events %q", got)
+	}
+}
+
 // TestFailedWrites checks that one failed write does not stop the others, and that a deleted node is not a failure.
 func TestFailedWrites(t *testing.T) {
 	c, api, _ := newController(t, node("a"), node("gone"), node("z"))
