@@ -17,7 +17,7 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 	// Unread is true if its podCIDRs cannot be parsed. Such a node gets no ranges.
 	Unread bool
-	// Addresses are its own; no block contains one.
+	// Addresses are its own; no block contains one of the first maxAddresses in the ranges of pods.
 	Addresses []netip.Addr
 }
 
@@ -53,10 +53,10 @@ type Plan struct {
 // MakePlan plans for all nodes. The Config must be valid. A node gets blocks of all families or none. Nodes
 // are served in the order of their names.
 func MakePlan(c Config, nodes []Node) Plan {
-	pools := makePools(c, nodes)
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	var p Plan
+	p := Plan{Problems: boundAddresses(c, nodes)}
+	pools := makePools(c, nodes)
 	for _, n := range nodes {
 		if n.Unread || len(n.PodCIDRs) > 0 {
 			p.Problems = append(p.Problems, judge(c, n)...)
@@ -74,6 +74,29 @@ func MakePlan(c Config, nodes []Node) Plan {
 		p.Usage = append(p.Usage, Usage{Range: pool.prefix, Blocks: pool.count(), Free: pool.free()})
 	}
 	return p
+}
+
+// maxAddresses bounds the addresses of a node that are kept out of blocks.
+const maxAddresses = 16
+
+// boundAddresses drops addresses that are in no range of pods, and those of a node beyond maxAddresses: nodes write their own, and
+// one of them must not take the blocks of all others.
+func boundAddresses(c Config, nodes []Node) (all []Problem) {
+	for i, n := range nodes {
+		var inside []netip.Addr
+		for _, a := range n.Addresses {
+			a = a.Unmap().WithZone("")
+			if slices.ContainsFunc(c.Ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
+				inside = append(inside, a)
+			}
+		}
+		if len(inside) > maxAddresses {
+			all = append(all, Problem{Node: n.Name, Text: fmt.Sprintf("%d of its addresses are in the ranges of pods, and blocks may contain all but the first %d: check who writes the status of this Node", len(inside), maxAddresses)})
+			inside = inside[:maxAddresses]
+		}
+		nodes[i].Addresses = inside
+	}
+	return all
 }
 
 // take allocates the next block of each family. If a family is full it allocates none and names the full

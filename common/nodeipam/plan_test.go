@@ -98,6 +98,21 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestManyAddresses checks that a node, which writes its own addresses, does not take the blocks of all others by them.
+func TestManyAddresses(t *testing.T) {
+	greedy := node("a", "10.244.7.0/24", "192.0.2.1")
+	for i := range 256 {
+		greedy.Addresses = append(greedy.Addresses, netip.AddrFrom4([4]byte{10, 244, byte(i), 1}))
+	}
+	p := nodeipam.MakePlan(config("10.244.0.0/16", 24, 64, ""), []nodeipam.Node{greedy, node("b", "")})
+	if len(p.Assignments) != 1 || p.Assignments[0].Node != "b" || p.Usage[0].Free < 200 {
+		t.Errorf("assignments %+v, %d blocks are free", p.Assignments, p.Usage[0].Free)
+	}
+	if len(p.Problems) != 1 || p.Problems[0].Node != "a" || p.Problems[0].Exhausted || !strings.HasPrefix(p.Problems[0].Text, "256 of its addresses are in the ranges of pods") {
+		t.Errorf("problems %+v, want one about node a", p.Problems)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	p := nodeipam.MakePlan(config("10.0.0.0/22 fd00::/62", 24, 64, "10.0.0.128/25"), []nodeipam.Node{node("a", "10.0.3.0/24 fd00::/64"), node("b", "")})
 	want := []nodeipam.Usage{{Range: netip.MustParsePrefix("10.0.0.0/22"), Blocks: 4, Free: 1}, {Range: netip.MustParsePrefix("fd00::/62"), Blocks: 4, Free: 2}}

@@ -46,7 +46,6 @@ func makePools(c Config, nodes []Node) []*pool {
 				note(x, true)
 			}
 			for _, a := range n.Addresses {
-				a = a.Unmap().WithZone("")
 				note(netip.PrefixFrom(a, a.BitLen()), false)
 			}
 		}
