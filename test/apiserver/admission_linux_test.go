@@ -214,6 +214,7 @@ var byAgent = []attempt{
 	{"a condition less", "PATCH", node1Status, strategic, `{"status":{"conditions":[{"type":"DiskPressure","$patch":"delete"}]}}`, noCondition},
 	{"all conditions", "PATCH", node1Status, merge, `{"status":{"conditions":[]}}`, noCondition},
 	{"a condition twice", "PATCH", node1Status, jsonPatch, `[{"op":"copy","from":"/status/conditions/1","path":"/status/conditions/-"}]`, noCondition},
+	{"a condition for another", "PATCH", node1Status, jsonPatch, `[{"op":"remove","path":"/status/conditions/0"},{"op":"copy","from":"/status/conditions/0","path":"/status/conditions/-"}]`, noCondition},
 	{"readiness beside its condition", "PATCH", node1Status, strategic, `{"status":{"conditions":[{"type":"isthmus.dev/PolicyEnforced","status":"True"},{"type":"Ready","status":"False"}]}}`, noCondition},
 	{"the Node itself", "PATCH", "/api/v1/nodes/n1", merge, `{"metadata":{"labels":{"pool":"b"}}}`, `cannot patch resource \"nodes\"`},
 	{"replace the status", "PUT", node1Status, "", condition("n1", "isthmus.dev/PolicyEnforced", "True"), `cannot update resource \"nodes/status\"`},
