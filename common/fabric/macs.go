@@ -4,6 +4,8 @@ package fabric
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -34,6 +36,42 @@ func (p *planner) disputed(peer model.Route) string {
 		return fmt.Sprintf("it belongs to node %s", owner)
 	}
 	for _, other := range p.announced[peer.VTEP] {
+		if other != peer.Node {
+			return fmt.Sprintf("node %s publishes it, too", other)
+		}
+	}
+	return ""
+}
+
+// endpoints finds the owner of each tunnel address, as macs does for MACs. An address of a Node object or of this node's uplinks
+// belongs to that node, and packets from it are compared with that node's sources.
+func (p *planner) endpoints() {
+	p.addresses, p.published = make(map[netip.Addr]string), make(map[netip.Addr][]string)
+	for _, peer := range p.peers {
+		for _, a := range peer.Addresses {
+			p.addresses[a] = peer.Node
+		}
+		if peer.Tunnel.IsValid() {
+			p.published[peer.Tunnel] = append(p.published[peer.Tunnel], peer.Node)
+		}
+	}
+	for _, u := range p.self.Underlay {
+		p.addresses[u.Addr()] = p.self.Name
+	}
+	for _, a := range p.self.Addresses {
+		p.addresses[a] = p.self.Name
+	}
+}
+
+// claimed returns which other node has the tunnel address that a node publishes, or "".
+func (p *planner) claimed(peer model.Route) string {
+	if slices.Contains(peer.Addresses, peer.Tunnel) {
+		return ""
+	}
+	if owner := p.addresses[peer.Tunnel]; owner != "" {
+		return fmt.Sprintf("it belongs to node %s", owner)
+	}
+	for _, other := range p.published[peer.Tunnel] {
 		if other != peer.Node {
 			return fmt.Sprintf("node %s publishes it, too", other)
 		}

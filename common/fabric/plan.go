@@ -100,6 +100,7 @@ func Make(c Config, self Self, peers []model.Route) *Plan {
 	p.peers = slices.SortedFunc(slices.Values(peers), func(a, b model.Route) int { return strings.Compare(a.Node, b.Node) })
 	p.underlay()
 	p.macs()
+	p.endpoints()
 	usable := p.ranges()
 	if c.Mode != None {
 		for _, peer := range p.peers {
@@ -130,6 +131,9 @@ type planner struct {
 	// owners maps the MACs derived from names to nodes, announced those from annotations.
 	owners    map[model.MAC]string
 	announced map[model.MAC][]string
+	// addresses maps the addresses of nodes to them, published those from annotations.
+	addresses map[netip.Addr]string
+	published map[netip.Addr][]string
 }
 
 func (p *planner) problem(format string, args ...any) {
@@ -267,6 +271,11 @@ func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 	}
 	outer, ok := addressOf(peer, p.outer6)
 	if peer.Tunnel.IsValid() && peer.Tunnel.Is6() == p.outer6 {
+		if why := p.claimed(peer); why != "" {
+			p.problem("pod range %s of node %s cannot be reached: the node has the annotation isthmus.dev/vtep-address %s, and %s: correct the annotation; if no administrator set it, the credentials of the node's agent may be stolen",
+				h.Prefix, peer.Node, peer.Tunnel, why)
+			return false
+		}
 		outer, ok = peer.Tunnel, true
 	}
 	if !ok {
