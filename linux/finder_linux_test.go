@@ -5,6 +5,8 @@ package linux_test
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -137,4 +139,92 @@ func TestHandles(t *testing.T) {
 			t.Errorf("the interface of another pod: %v", err)
 		}
 	})
+}
+
+// crowd gives a pod many addresses, and changes them until the test ends.
+func (l *lab) crowd(name string, n int) {
+	l.t.Helper()
+	l.must(l.pods[name].Do(func() error {
+		var all []netip.Prefix
+		for i := range n {
+			low := []byte{byte(i >> 8), byte(i)}
+			all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, low[0], low[1]}), 32),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 2, 14: low[0], 15: low[1]}), 128))
+		}
+		return netns.AddAddresses("eth0", all...)
+	}))
+	stop, done := make(chan struct{}), make(chan error)
+	go func() {
+		done <- l.pods[name].Do(func() error {
+			for {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				changed := prefixes([]string{"10.201.0.1/32", "fd03::1/128"})
+				if err := errors.Join(netns.AddAddresses("eth0", changed...), netns.RemoveAddresses("eth0", changed...)); err != nil {
+					return err
+				}
+			}
+		})
+	}()
+	l.t.Cleanup(func() {
+		close(stop)
+		if err := <-done; err != nil {
+			l.t.Error(err)
+		}
+	})
+}
+
+// A pod that has thousands of addresses, and changes them while they are read, is reported, and is not another pod.
+// The other pods of the node are found and adopted, and a pod that changes few addresses is one of them.
+func TestAdoptionBesideManyAddresses(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		l.echo(l.running("a", 11), 90)
+		l.running("many", 12)
+		l.running("some", 13)
+		l.must(l.add("many", 12)) // an ADD named it
+		l.crowd("many", 3000)
+		l.crowd("some", 100)
+		for range 20 {
+			for name, n := range map[string]byte{"a": 11, "some": 13} {
+				if found := l.having(n); len(found) != 1 || found[0].Name != "veth-"+name || found[0].Problem != "" {
+					t.Fatalf("interfaces of pod %s: %+v", name, found)
+				}
+			}
+			if found := l.having(12); len(found) != 0 {
+				t.Fatalf("interfaces of the pod with many addresses: %+v", found)
+			}
+			l.wantUnreadable("veth-many")
+		}
+		for name, n := range map[string]byte{"a": 11, "some": 13} {
+			l.must(l.adopt(name, l.having(n)[0].Handle, n))
+		}
+		if err := l.adopt("many", l.wantUnreadable("veth-many").Handle, 12); !errors.Is(err, dataplane.ErrInterfaceKind) {
+			t.Errorf("an interface with thousands of addresses: %v", err)
+		}
+		if err := l.add("many", 12); !errors.Is(err, dataplane.ErrInterfaceKind) || !strings.Contains(err.Error(), "more than 256 addresses") {
+			t.Errorf("an ADD for an interface with thousands of addresses: %v", err)
+		}
+		l.apply(isolate("a", model.Ingress), isolate("many", model.Egress))
+		l.denied(l.outside, "tcp", "10.1.0.11", 90)
+		l.denied(l.pods["many"], "tcp", outsideAddr4, 90) // its policy stays
+	})
+}
+
+// wantUnreadable returns an interface, whose addresses must be unknown.
+func (l *lab) wantUnreadable(name string) (found dataplane.Interface) {
+	l.t.Helper()
+	var all []dataplane.Interface
+	l.must(l.node.Do(func() (err error) { all, err = l.backend.Interfaces(context.Background()); return err }))
+	for _, i := range all {
+		if i.Name == name {
+			found = i
+		}
+	}
+	if len(found.Addresses) != 0 || !strings.Contains(found.Problem, name+": it has more than 256 addresses") {
+		l.t.Fatalf("interface %s: %+v", name, found)
+	}
+	return found
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -15,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
-	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // HostEnd is the host end of a pod's interface.
@@ -87,28 +87,30 @@ func Find(path, ifName string, addresses []netip.Addr) (HostEnd, error) {
 	if pod.Type() != "veth" {
 		return HostEnd{}, fmt.Errorf("interface %s in %s is of kind %s: policy needs a veth pair: %w", ifName, path, pod.Type(), dataplane.ErrInterfaceKind)
 	}
-	if err := hasAddresses(inside, pod, addresses); err != nil {
-		return HostEnd{}, fmt.Errorf("interface %s in %s: %w", ifName, path, err)
+	e, err := hostEnd(ns, pod, addresses)
+	if err != nil {
+		return e, fmt.Errorf("interface %s in %s: %w", ifName, path, err)
 	}
-	return hostEnd(ns, pod)
+	return e, nil
 }
 
-// hostEnd returns the other end of the pod's end of a veth pair, and checks that the two are a pair.
-func hostEnd(ns netns.NsHandle, pod netlink.Link) (HostEnd, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+// hostEnd returns the other end of the pod's end of a veth pair, after it has checked that the two are a pair and that
+// the pod's end has all of the addresses.
+func hostEnd(ns netns.NsHandle, pod netlink.Link, addresses []netip.Addr) (HostEnd, error) {
+	in, err := newReader()
 	if err != nil {
-		return HostEnd{}, fmt.Errorf("open netlink: %w", err)
+		return HostEnd{}, err
 	}
-	defer h.Close()
-	other := fmt.Errorf("the other end of interface %s is not in the network namespace of the node: policy needs one there: %w", pod.Attrs().Name, dataplane.ErrInterfaceKind)
-	host, err := h.LinkByIndex(pod.Attrs().ParentIndex)
+	defer in.close()
+	other := fmt.Errorf("its other end is not in the network namespace of the node: policy needs one there: %w", dataplane.ErrInterfaceKind)
+	host, err := in.host.LinkByIndex(pod.Attrs().ParentIndex)
 	if isGone(err) {
 		return HostEnd{}, other
 	}
 	if err != nil {
 		return HostEnd{}, fmt.Errorf("find interface %d: %w", pod.Attrs().ParentIndex, err)
 	}
-	number, err := h.GetNetNsIdByFd(int(ns))
+	number, err := in.host.GetNetNsIdByFd(int(ns))
 	if err != nil {
 		return HostEnd{}, fmt.Errorf("read the number of the network namespace: %w", err)
 	}
@@ -116,7 +118,16 @@ func hostEnd(ns netns.NsHandle, pod netlink.Link) (HostEnd, error) {
 	if host.Type() != "veth" || host.Attrs().ParentIndex != pod.Attrs().Index || number < 0 || host.Attrs().NetNsID != number {
 		return HostEnd{}, other
 	}
-	e, err := describe(h, host)
+	has, err := in.addresses(host.Attrs())
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, ip := range addresses {
+		if !slices.Contains(has, ip) {
+			return HostEnd{}, fmt.Errorf("it does not have the address %s of prevResult: %w", ip, dataplane.ErrInterfaceKind)
+		}
+	}
+	e, err := describe(in.host, host)
 	e.PeerIndex, e.PodMAC = pod.Attrs().Index, pod.Attrs().HardwareAddr
 	return e, err
 }
@@ -141,26 +152,6 @@ func describe(h *netlink.Handle, host netlink.Link) (HostEnd, error) {
 	}
 	e.Bridge, e.HostMAC = a.MasterIndex, master.Attrs().HardwareAddr
 	return e, nil
-}
-
-// hasAddresses returns an error unless an interface has all of the addresses.
-func hasAddresses(h *netlink.Handle, l netlink.Link, want []netip.Addr) error {
-	found, err := link.Whole(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
-	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	has := make(map[netip.Addr]bool)
-	for _, a := range found {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			has[ip.Unmap()] = true
-		}
-	}
-	for _, ip := range want {
-		if !has[ip] {
-			return fmt.Errorf("it does not have the address %s of prevResult: %w", ip, dataplane.ErrInterfaceKind)
-		}
-	}
-	return nil
 }
 
 // openNetNS opens the network namespace of a pod. That of the node is not one.

@@ -31,10 +31,14 @@ type Seen struct {
 	Problem string
 }
 
+// maxAddresses bounds the addresses of one family that are read from an interface. A process in the pod can add any
+// number, and the node looks up a route to each.
+const maxAddresses = 256
+
 // reader reads network namespaces by the numbers that the node's namespace gives them, so that it needs no path.
 type reader struct {
-	host    *netlink.Handle
-	sockets map[int]*nl.SocketHandle
+	host   *netlink.Handle
+	socket *nl.SocketHandle
 }
 
 func newReader() (*reader, error) {
@@ -42,26 +46,44 @@ func newReader() (*reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
-	if err != nil {
+	r := &reader{host: host}
+	if err := r.open(); err != nil {
 		host.Close()
-		return nil, fmt.Errorf("open netlink: %w", err)
-	}
-	r := &reader{host: host, sockets: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}}
-	// The kernel ignores the number of a namespace in other requests.
-	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
-		r.close()
-		return nil, fmt.Errorf("check netlink requests strictly: %w", err)
+		return nil, err
 	}
 	return r, nil
 }
 
-func (r *reader) close() {
-	r.host.Close()
-	r.sockets[unix.NETLINK_ROUTE].Close()
+// open opens the socket for requests about other namespaces.
+func (r *reader) open() error {
+	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	// The kernel ignores the number of a namespace in other requests.
+	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		socket.Close()
+		return fmt.Errorf("check netlink requests strictly: %w", err)
+	}
+	r.socket = &nl.SocketHandle{Socket: socket}
+	return nil
 }
 
-// Scan lists the veth pairs with an end in the node's namespace and the other in another one.
+func (r *reader) close() {
+	r.host.Close()
+	r.socket.Close()
+}
+
+// request returns a request about another namespace.
+func (r *reader) request(kind, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: r.socket}
+	return req
+}
+
+// Scan lists the veth pairs with an end in the node's namespace and the other in another one. A pair whose other
+// end a process in the pod has made unreadable has a Problem and no addresses, so it is not taken for that of
+// another pod.
 func (r *Registry) Scan() ([]Seen, error) {
 	in, err := newReader()
 	if err != nil {
@@ -82,7 +104,12 @@ func (r *Registry) Scan() ([]Seen, error) {
 			continue // the pair or its namespace went away meanwhile
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the other end of interface %s: %w", l.Attrs().Name, err)
+			err = fmt.Errorf("read the other end of interface %s: %w", l.Attrs().Name, err)
+		}
+		if errors.Is(err, dataplane.ErrInterfaceKind) {
+			s.Problem = err.Error()
+		} else if err != nil {
+			return nil, err
 		}
 		s.Addresses = in.routed(s.HostEnd)
 		all = append(all, s)
@@ -90,7 +117,8 @@ func (r *Registry) Scan() ([]Seen, error) {
 	return all, nil
 }
 
-// look describes a pair by its host end.
+// look describes a pair by its host end. The Seen is complete but for the addresses if the error wraps
+// dataplane.ErrInterfaceKind.
 func (r *reader) look(l netlink.Link) (Seen, error) {
 	pod, err := r.peer(l.Attrs())
 	if err != nil {
@@ -107,8 +135,7 @@ func (r *reader) look(l netlink.Link) (Seen, error) {
 
 // peer reads the other end of a veth pair.
 func (r *reader) peer(a *netlink.LinkAttrs) (netlink.Link, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-	req.Sockets = r.sockets
+	req := r.request(unix.RTM_GETLINK, 0)
 	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	m.Index = int32(a.ParentIndex)
 	req.AddData(m)
@@ -127,28 +154,47 @@ func (r *reader) peer(a *netlink.LinkAttrs) (netlink.Link, error) {
 	return pod, err
 }
 
-// addresses reads the unicast addresses of the other end of a veth pair that other hosts can reach.
+// addresses reads the unicast addresses of the other end of a veth pair that other hosts can reach. The error wraps
+// dataplane.ErrInterfaceKind if a process in the pod prevents that.
 func (r *reader) addresses(a *netlink.LinkAttrs) (all []netip.Addr, err error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := link.Whole(func() ([][]byte, error) {
-			req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-			req.Sockets = r.sockets
-			m := nl.NewIfAddrmsg(family)
-			m.Index = uint32(a.ParentIndex)
-			req.AddData(m)
-			req.AddData(nl.NewRtAttr(unix.IFA_TARGET_NETNSID, nl.Uint32Attr(uint32(a.NetNsID))))
-			return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-		})
+		found, err := link.Whole(func() ([]netip.Addr, error) { return r.dump(a, family) })
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			err = fmt.Errorf("its addresses change while they are read: %w", dataplane.ErrInterfaceKind)
+		}
 		if err != nil {
 			return nil, err
 		}
-		for _, msg := range msgs {
-			if ip := address(msg, a.ParentIndex); ip.IsGlobalUnicast() {
-				all = append(all, ip)
-			}
-		}
+		all = append(all, found...)
 	}
 	return all, nil
+}
+
+// dump reads the addresses of one family, up to maxAddresses.
+func (r *reader) dump(a *netlink.LinkAttrs, family int) (all []netip.Addr, err error) {
+	req := r.request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	m := nl.NewIfAddrmsg(family)
+	m.Index = uint32(a.ParentIndex)
+	req.AddData(m)
+	req.AddData(nl.NewRtAttr(unix.IFA_TARGET_NETNSID, nl.Uint32Attr(uint32(a.NetNsID))))
+	n := 0
+	err = req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWADDR, func(msg []byte) bool {
+		if n++; n > maxAddresses {
+			r.socket.Close() // otherwise ExecuteIter would read the rest
+			return false
+		}
+		if ip := address(msg, a.ParentIndex); ip.IsGlobalUnicast() {
+			all = append(all, ip)
+		}
+		return true
+	})
+	if n <= maxAddresses {
+		return all, err
+	}
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("it has more than %d addresses of one IP version: remove those that it does not need: %w", maxAddresses, dataplane.ErrInterfaceKind)
 }
 
 // address returns the address in an RTM_NEWADDR message about an interface; the zero Addr if it has none.

@@ -197,6 +197,22 @@ func TestStolenAddress(t *testing.T) {
 	n.wantUnpoliced("s/a: interfaces veth-1, veth-2 all have the address 10.0.0.1")
 }
 
+// An interface whose addresses cannot be read is no pod's, and is named in the report about a pod without an interface.
+// Other pods are adopted, also one whose address the unreadable interface may have.
+func TestUnreadableInterface(t *testing.T) {
+	n := newNode(t)
+	n.faces = []dataplane.Interface{face("1", "10.0.0.1"), {Handle: "2", Name: "veth-2", Problem: "interface veth-2: it has more than 256 addresses"}}
+	n.want(n.compare(pod("a", 1, "10.0.0.1"), pod("many", 1, "10.0.0.2")), "adopt a on 1")
+	n.wantUnpoliced("s/many: no veth pair of this node ends at an interface with the address 10.0.0.2")
+	n.wantUnpoliced("interface veth-2: it has more than 256 addresses")
+	n.faces[1] = face("2", "10.0.0.2")
+	n.want(n.compare(pod("a", 1, "10.0.0.1"), pod("many", 1, "10.0.0.2")), "adopt many on 2")
+	// A pod under policy keeps its endpoint.
+	n.faces[1].Addresses, n.faces[1].Problem = nil, "interface veth-2: it has more than 256 addresses"
+	n.want(n.compare(pod("a", 1, "10.0.0.1"), pod("many", 1, "10.0.0.2"), pod("late", 1, "10.0.0.3")), "")
+	n.wantUnpoliced("s/late: no veth pair of this node ends at an interface with the address 10.0.0.3: restart the pod; macvlan, ipvlan and pass-through interfaces are not supported")
+}
+
 // The API is late in removing a pod that no interface belongs to; the younger pod has the address.
 func TestYoungerPod(t *testing.T) {
 	n := newNode(t)

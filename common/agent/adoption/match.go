@@ -37,7 +37,7 @@ func (m *matching) decide(open []*claim, interfaces []dataplane.Interface, r *Re
 		free := m.free(c)
 		switch {
 		case len(free) == 0:
-			c.why = c.missing()
+			c.why = c.missing() + unknown(interfaces)
 			for _, i := range interfaces {
 				if i.Problem != "" && containsAll(i.Addresses, c.pod.IPs) {
 					c.why = i.Problem
@@ -48,6 +48,21 @@ func (m *matching) decide(open []*claim, interfaces []dataplane.Interface, r *Re
 			c.why = fmt.Sprintf("interfaces %s all have the address %s: remove it from those of other pods", names(free), join(c.pod.IPs))
 		}
 	}
+}
+
+// maxUnknown bounds the interfaces that a report about another thing names.
+const maxUnknown = 3
+
+// unknown names interfaces whose addresses are unknown, one of which may be that of a pod.
+func unknown(interfaces []dataplane.Interface) (text string) {
+	n := 0
+	for _, i := range interfaces {
+		if i.Problem != "" && len(i.Addresses) == 0 && i.Owner == "" && n < maxUnknown {
+			text += "; or its interface is one that has a problem: " + i.Problem
+			n++
+		}
+	}
+	return text
 }
 
 func (m *matching) free(c *claim) (all []*dataplane.Interface) {
