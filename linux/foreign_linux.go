@@ -23,16 +23,12 @@ import (
 // ends are the interfaces of pods in policy mode.
 type ends struct {
 	*foreign.Registry // nil in full mode
-	due               time.Time
 	// applied is true once a State was applied.
 	applied bool
 	// closed are the indexes of interfaces without an endpoint, by name. Their programs drop
 	// every packet until the other CNI plugin removes the interface.
 	closed map[string]int
 }
-
-// followPeriod is the interval between comparisons of the interfaces with the registry.
-const followPeriod = 500 * time.Millisecond
 
 // openForeign opens the registry. Interfaces with our programs and without an endpoint stay
 // closed.
@@ -292,13 +288,14 @@ func (b *Backend) sweepClosed() error {
 	return nil
 }
 
-// followForeign follows what the other CNI plugin does with the interfaces: it may create one
-// again, change the MAC of a bridge, or move an interface to a bridge.
-func (b *Backend) followForeign(ctx context.Context) error {
-	if b.ends.Registry == nil || b.layout == nil || time.Now().Before(b.ends.due) {
+var _ dataplane.Follower = (*Backend)(nil)
+
+// Follow implements dataplane.Follower. It follows what the other CNI plugin does with the interfaces: it may
+// create one again, change the MAC of a bridge, or move an interface to a bridge.
+func (b *Backend) Follow(ctx context.Context) error {
+	if b.ends.Registry == nil || b.layout == nil {
 		return nil
 	}
-	b.ends.due = time.Now().Add(followPeriod)
 	found, err := b.ends.List()
 	if err != nil {
 		return err

@@ -212,12 +212,12 @@ func TestFollowOnFullDisk(t *testing.T) {
 		l.must(l.node.Do(func() error { return netns.Remove("veth-b") }))
 		l.must(l.node.Do(func() error { return l.plugin(l, "b", 12) }))
 		for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-			err := l.node.Do(func() error { _, err := l.backend.Idle(context.Background()); return err })
+			err := l.node.Do(func() error { return l.backend.Follow(context.Background()) })
 			if errors.Is(err, unix.ENOSPC) && strings.Contains(err.Error(), "default/b") {
 				break
 			}
 			if time.Since(began) > 5*time.Second {
-				t.Fatalf("idle work does not report the interface: %v", err)
+				t.Fatalf("the backend does not report the interface: %v", err)
 			}
 		}
 		l.must(errors.Join(a.Do(forgetNeighbours), l.node.Do(forgetNeighbours)))

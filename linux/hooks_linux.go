@@ -85,7 +85,7 @@ func (b *Backend) trackConnections() (bool, error) {
 // to tcx links, which holds the network lock (RTNL) of the kernel for about 30 ms.
 func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
 	defer b.notePathModes()
-	if err := errors.Join(b.followForeign(ctx), b.components.Sync(ctx, time.Now()), b.followUplink()); err != nil {
+	if err := errors.Join(b.components.Sync(ctx, time.Now()), b.followUplink()); err != nil {
 		return false, err
 	}
 	if !b.tcx || len(b.specs) == len(b.linked) || b.path.Older() != "" {

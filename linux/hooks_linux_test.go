@@ -110,11 +110,14 @@ func hasTCX(t *testing.T) bool {
 	return path.HasTCX()
 }
 
-// idle does one piece of the work that the agent does when nothing else waits. Work that does not end within
+// idle does one piece of the work that the agent does in the background. Work that does not end within
 // 1,000 pieces fails the test.
 func (l *lab) idle() (more bool) {
 	l.t.Helper()
 	l.must(l.node.Do(func() (err error) {
+		if err := l.backend.Follow(context.Background()); err != nil {
+			return err
+		}
 		more, err = l.backend.Idle(context.Background())
 		return err
 	}))

@@ -20,12 +20,11 @@ const driftEndpoint = "endpoint"
 // maxLogged bounds the lines that one audit logs.
 const maxLogged = 20
 
-// audit compares installed with intended state and repairs differences, once per Config.AuditEvery while
-// the loop is idle. Differences come from other processes, a restart of the network service, or a late
-// write.
+// audit compares installed with intended state and repairs differences, once per Config.AuditEvery, also while
+// requests arrive. Differences come from other processes, a restart of the network service, or a late write.
 func (l *loop) audit() {
 	now := time.Now()
-	if l.cfg.AuditEvery == 0 || now.Sub(l.audited) < l.cfg.AuditEvery || l.enforced.failed != nil || !l.enforced.at.IsZero() {
+	if l.cfg.AuditEvery == 0 || l.enforced.inForce == nil || now.Sub(l.audited) < l.cfg.AuditEvery || l.enforced.failed != nil || !l.enforced.at.IsZero() {
 		return // a failed Apply is retried anyway
 	}
 	l.audited = now

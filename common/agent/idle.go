@@ -13,20 +13,22 @@ import (
 
 // idleness schedules background work of the Backend.
 type idleness struct {
-	busy time.Time // when the last request or snapshot arrived
+	busy time.Time // when the last request arrived
 	next time.Time // do not run before
 }
 
-// idle lets the Backend do background work when the loop has been idle for a while. One call is short, so
-// that requests do not wait long.
+// idle lets the Backend do background work once per tick, also while requests arrive. One call is short, so that
+// requests do not wait long. Work that can wait for them does: the pool, and what is left after a call.
 func (l *loop) idle() {
 	now := time.Now()
-	if l.backend == nil || l.enforced.inForce == nil || now.Sub(l.idleness.busy) < tick || now.Before(l.idleness.next) {
+	if l.enforced.inForce == nil || now.Before(l.idleness.next) {
 		return
 	}
 	l.agent.heartbeat()
-	l.audit()
-	l.pool.Idle()
+	quiet := now.Sub(l.idleness.busy) >= tick
+	if quiet {
+		l.pool.Idle()
+	}
 	ctx, cancel := l.opContext()
 	defer cancel()
 	more, err := l.backend.Idle(ctx)
@@ -37,12 +39,43 @@ func (l *loop) idle() {
 	case err != nil:
 		l.log.Warn("run background work of the data path; retrying", "error", err)
 		l.idleness.next = now.Add(l.cfg.RetryMax)
-	case more:
+	case more && quiet:
 		l.idleness.next = now
 	default:
 		l.idleness.next = now.Add(tick)
 		l.notePressure()
 	}
+}
+
+// replaceEvery is the interval in which the Backend follows interfaces of another CNI plugin: documents promise half a
+// second. An error does not make it longer, because a new interface has no policy before.
+const replaceEvery = 400 * time.Millisecond
+
+// replacing schedules Follow of the Backend.
+type replacing struct {
+	next   time.Time // zero before the first call
+	failed string    // the last error; "" if there was none
+}
+
+// follow lets the Backend follow interfaces that another CNI plugin makes again, also while requests arrive.
+func (l *loop) follow() {
+	now := time.Now()
+	f, ok := l.backend.(dataplane.Follower)
+	if !ok || !l.cfg.PolicyOnly || now.Before(l.replacing.next) {
+		return
+	}
+	l.replacing.next = now.Add(replaceEvery)
+	l.agent.heartbeat()
+	ctx, cancel := l.opContext()
+	defer cancel()
+	text := ""
+	if err := f.Follow(ctx); err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != l.replacing.failed {
+		l.log.Warn("follow the interfaces of another CNI plugin; retrying", "error", text)
+	}
+	l.replacing.failed = text
 }
 
 // pressed is the usage of a map, in percent, from which the agent reports it.

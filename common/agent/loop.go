@@ -50,6 +50,7 @@ type loop struct {
 	enforced  enforcement
 	repairs   repairs
 	idleness  idleness
+	replacing replacing
 	pressure  []string  // maps that are nearly full
 	audited   time.Time // time of the last audit
 	contested contest   // objects that another process keeps changing
@@ -126,7 +127,6 @@ func (l *loop) run(ctx context.Context) error {
 			l.drain()
 			l.idleness.busy = time.Now()
 		case <-timer.C:
-			l.idle()
 		}
 	}
 }
@@ -160,7 +160,10 @@ func (l *loop) turn(ctx context.Context) error {
 			l.enforce(nil)
 		}
 		l.repair()
+		l.follow()
 		l.checkPolicy()
+		l.audit()
+		l.idle()
 		l.purge()
 		l.watch()
 	}
@@ -182,9 +185,10 @@ func (l *loop) next() time.Time {
 		sooner(l.repairs.at)
 		sooner(l.repairs.purge)
 		sooner(l.adoptions.due)
+		sooner(l.replacing.next)
 	}
 	if l.backend != nil && l.enforced.inForce != nil {
-		sooner(later(l.idleness.next, l.idleness.busy.Add(tick)))
+		sooner(l.idleness.next)
 	}
 	for _, a := range l.pending {
 		if !a.queued {
@@ -192,13 +196,6 @@ func (l *loop) next() time.Time {
 		}
 	}
 	return at
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // close answers all waiting requests and closes the Backend.

@@ -28,7 +28,7 @@ type Component interface {
 	Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error)
 
 	// Sync compares the component with the system and repairs it, once its next check is due. Idle calls
-	// it several times a second. Before the first Apply it must keep what an earlier agent installed.
+	// it about once a second. Before the first Apply it must keep what an earlier agent installed.
 	Sync(ctx context.Context, now time.Time) error
 
 	// Problems returns what the component cannot do as intended, each with the remedy.

@@ -57,7 +57,8 @@ type Backend interface {
 	InForce(ctx context.Context) (*model.State, error)
 
 	// Idle does a short piece of background work and reports whether more is left. An example is replacing
-	// hooks that are quick to set up by durable ones. The agent calls it when it has nothing else to do.
+	// hooks that are quick to set up by durable ones. The agent calls it about once a second. While no request
+	// arrives it calls it again at once if more is left.
 	Idle(ctx context.Context) (more bool, err error)
 
 	// Counters returns the totals since the data path was first loaded.
@@ -73,6 +74,14 @@ type Faulty interface {
 	// Faults returns the problems that do not concern the State in force, each with the remedy. The agent
 	// calls it from the goroutine of the other methods.
 	Faults() []string
+}
+
+// Follower is implemented by a Backend that enforces policy on interfaces which another CNI plugin may make again.
+type Follower interface {
+	// Follow attaches programs to the interface that took the place of an attachment's. It is quick if there is
+	// none. The agent calls it at least twice a second, also while requests arrive and after errors, from the
+	// goroutine of the other methods.
+	Follow(ctx context.Context) error
 }
 
 // Dependent is implemented by a Backend whose decisions also depend on data that it reads from the system itself,
