@@ -52,6 +52,9 @@ func readNetwork(o *options) (takeover.Network, error) {
 		return network, cli.Usagef("--from kubenet: give the ranges of the node with --pod-cidr")
 	}
 	network.ConfDir = o.confDir
+	if err := onlyConf(network); err != nil {
+		return network, err
+	}
 	more, err := parseRanges("cluster-cidr", o.clusterCIDRs)
 	if err != nil {
 		return network, err
@@ -93,6 +96,29 @@ func readConf(o *options) (network takeover.Network, err error) {
 		return network, err
 	}
 	return network, network.Subnet(text)
+}
+
+// onlyConf returns an error if the runtime would use another network once the configurations of this one are moved
+// aside: pods that start before the agent, or with a name before that of its file also later, would have no policy.
+func onlyConf(n takeover.Network) error {
+	if n.Conf == "" {
+		return nil // the kubelet reads no configurations
+	}
+	names, err := install.Confs(n.ConfDir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == filepath.Base(n.Conf) || name == filepath.Base(n.Wrapped) {
+			continue
+		}
+		if name == install.ConfName {
+			return nil
+		}
+		return fmt.Errorf("CNI configuration %s would be the first of its directory once that of network %s is moved, so new pods would get another network without policy: move it out of the directory, and try again",
+			filepath.Join(n.ConfDir, name), n.Name)
+	}
+	return nil
 }
 
 // maxFile bounds the files of other software, in bytes.

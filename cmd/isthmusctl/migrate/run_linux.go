@@ -87,6 +87,10 @@ func (e env) forward(ctx context.Context, o *options) error {
 		return nil
 	case p.Plan.Network.From != o.from:
 		return fmt.Errorf("a migration from %s is in progress: give --from %s", p.Plan.Network.From, p.Plan.Network.From)
+	default:
+		if err := onlyConf(p.Plan.Network); err != nil { // it may be new
+			return err
+		}
 	}
 	err = takeover.Forward(p, n, takeover.Save(o.stateDir), e.say)
 	if errors.Is(err, takeover.ErrReversed) {
