@@ -108,19 +108,19 @@ func openShop(t *testing.T, segments int) *shopfront {
 			s.clients = append(s.clients, client{p.name, p.node, true, asker{pod.NS, a}})
 		}
 		if p.app == "backend" {
-			s.backends[p.name] = &backend{p.name, p.node, pod.IPs, podPort}
+			s.backends[p.name] = &backend{p.name, p.node, pod.IPs, podPort, true}
 		}
 	}
 	for i, node := range s.cluster.Nodes {
 		name := fmt.Sprintf("host%d", i+1)
-		s.backends[name] = &backend{name, i, node.Addresses(), hostPort}
+		s.backends[name] = &backend{name, i, node.Addresses(), hostPort, false}
 		for _, a := range node.Addresses() {
 			must(t, respond(servers, node.NS, name, netip.AddrPortFrom(a, hostPort)))
 			s.clients = append(s.clients, client{name, i, false, asker{node.NS, a}})
 		}
 	}
 	ns, addresses := s.cluster.Outside()
-	s.backends["world"] = &backend{"world", outside, addresses, hostPort}
+	s.backends["world"] = &backend{"world", outside, addresses, hostPort, false}
 	for _, a := range addresses {
 		must(t, respond(servers, ns, "world", netip.AddrPortFrom(a, hostPort)))
 		s.clients = append(s.clients, client{"outside", outside, false, asker{ns, a}})
@@ -158,7 +158,7 @@ func (s *shopfront) writeServices() {
 	manifests += fmt.Sprintf("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}, "+
 		"addressType: IPv4, ports: [{name: https, port: %d, protocol: TCP}], endpoints: [{addresses: [%q], conditions: {ready: true}}]}", api, addresses[0])
 	s.services = append(s.services, &service{name: "kubernetes", addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, port: 443,
-		protocols: []model.Protocol{model.TCP}, backends: []*backend{{"api", outside, addresses[:1], uint16(api)}}})
+		protocols: []model.Protocol{model.TCP}, backends: []*backend{{"api", outside, addresses[:1], uint16(api), false}}})
 	must(s.t, s.apply(manifests))
 	for _, c := range s.clients {
 		for _, svc := range s.services {

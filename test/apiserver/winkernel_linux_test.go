@@ -100,7 +100,7 @@ func (w *winkernel) open() {
 		a := familyOf(pod.IPs, false)
 		must(w.t, respond(servers, pod.NS, p.name, netip.AddrPortFrom(a, podPort)))
 		if p.app == "backend" {
-			w.backends[p.name] = &backend{p.name, p.node, []netip.Addr{a}, podPort}
+			w.backends[p.name] = &backend{p.name, p.node, []netip.Addr{a}, podPort, true}
 		} else {
 			clients = append(clients, client{p.name, p.node, true, asker{pod.NS, a}})
 		}
