@@ -99,7 +99,7 @@ func readConf(o *options) (network takeover.Network, err error) {
 }
 
 // onlyConf returns an error if the runtime would use another network once the configurations of this one are moved
-// aside: pods that start before the agent, or with a name before that of its file also later, would have no policy.
+// aside. Pods that start before the agent would have no policy; with a name before that of its file, neither would later ones.
 func onlyConf(n takeover.Network) error {
 	if n.Conf == "" {
 		return nil // the kubelet reads no configurations
