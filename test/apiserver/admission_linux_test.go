@@ -398,6 +398,8 @@ func TestStolenTokenOfTheController(t *testing.T) {
 		{"pod ranges", "PATCH", node2, merge, `{"spec":{"podCIDR":"10.244.2.0/24","podCIDRs":["10.244.2.0/24"]}}`, ""},
 		{"secrets", "GET", "/api/v1/secrets", "", "", "cannot list resource"},
 		{"pods", "GET", "/api/v1/pods", "", "", "cannot list resource"},
+		{"an event about a pod", "POST", "/api/v1/namespaces/kube-system/events", "",
+			`{"metadata":{"name":"told"},"involvedObject":{"kind":"Pod","namespace":"kube-system","name":"dns"},"reason":"Killed"}`, `cannot create resource \"events\"`},
 	})
 }
 

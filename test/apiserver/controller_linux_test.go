@@ -115,6 +115,12 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: isthmus-controller, namespace: isthmus-system}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: isthmus-controller-lease}
+subjects: [{kind: ServiceAccount, name: controller, namespace: isthmus-system}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: isthmus-controller-events, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: isthmus-controller-events}
 subjects: [{kind: ServiceAccount, name: controller, namespace: isthmus-system}]`)
 	return bin, kubeconfig
 }

@@ -6,6 +6,7 @@ package socket_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -96,18 +97,31 @@ func TestRefusals(t *testing.T) {
 	if err := os.Chmod(open, 0o777); err != nil {
 		t.Fatal(err)
 	}
+	foreign := filepath.Join(dir, "foreign")
+	if err := os.Mkdir(foreign, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	belongs := "" // only root can give it to another user
+	if os.Geteuid() == 0 {
+		belongs = "belongs to user 65534"
+		if err := os.Chown(foreign, 65534, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for path, want := range map[string]string{
+		filepath.Join(foreign, "a.sock"):       belongs,
 		"relative.sock":                        "absolute path",
 		"/" + strings.Repeat("a", 120):         "at most 103 bytes",
 		file:                                   "not a socket",
 		filepath.Join(open, "a.sock"):          "chmod 0700",
 		filepath.Join(file, "under", "a.sock"): "create socket directory",
 	} {
-		if l, err := socket.Listen(path); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %q", path, err, want)
-			if l != nil {
-				l.Close()
-			}
+		l, err := socket.Listen(path)
+		if l != nil {
+			l.Close()
+		}
+		if got := fmt.Sprint(err); (err == nil) != (want == "") || want != "" && !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %q", path, got, want)
 		}
 	}
 	if _, err := os.Stat(file); err != nil {

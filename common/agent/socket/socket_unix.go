@@ -61,6 +61,9 @@ func checkDir(dir string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("check socket directory: %s is not a directory", dir)
 	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && owner != uint32(os.Geteuid()) {
+		return fmt.Errorf("socket directory %s belongs to user %d, who could replace the socket: use a separate directory, or chown it", dir, owner)
+	}
 	if info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("socket directory %s can be written by other users (mode %04o): use a separate directory, or chmod 0700 it", dir, info.Mode().Perm())
 	}
