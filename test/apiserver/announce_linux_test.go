@@ -30,7 +30,7 @@ func TestAnnounce(t *testing.T) {
 	}
 
 	node.stop(t) // a bridged network from here on: the annotations about tunnels disappear
-	startWindows(t, bin, kubeconfig)
+	startWindows(t, bin, kubeconfig, "--fabric", "routes")
 	s.untilAnnotations(t, map[string]string{"isthmus.dev/fabric": "routes"})
 }
 

@@ -304,8 +304,8 @@ func startWindows(t *testing.T, bin, kubeconfig string, more ...string) *windows
 		t.Fatal(err)
 	}
 	defer log.Close()
-	n.cmd = exec.Command(filepath.Join(bin, "winnode"), append(more, "--node-name", "win1", "--fabric", "none", "--kubeconfig", kubeconfig, "--state-dir", filepath.Join(dir, "state"),
-		"--socket", filepath.Join(dir, "agent.sock"), "--control", filepath.Join(dir, "control.sock"), "--http-address", n.http)...)
+	n.cmd = exec.Command(filepath.Join(bin, "winnode"), append([]string{"--node-name", "win1", "--fabric", "none", "--kubeconfig", kubeconfig, "--state-dir", filepath.Join(dir, "state"),
+		"--socket", filepath.Join(dir, "agent.sock"), "--control", filepath.Join(dir, "control.sock"), "--http-address", n.http}, more...)...)
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
