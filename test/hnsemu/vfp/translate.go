@@ -178,19 +178,30 @@ func (s *Switch) balance(from *port, in *packet, frame []byte) {
 func (s *Switch) balancer(t tuple) *Balancer {
 	for i := range s.balancers {
 		b := &s.balancers[i]
-		if b.Protocol == t.protocol && b.External == t.dst.Port() && s.isFor(t.dst.Addr(), b.VIP) && len(b.Backends) > 0 {
+		if b.Protocol == t.protocol && b.External == t.dst.Port() && s.isFor(t.dst.Addr(), b.VIP) && len(b.of(t)) > 0 {
 			return b
 		}
 	}
 	return nil
 }
 
+// of returns the backends in the family of a packet: pods have addresses of both.
+func (b *Balancer) of(t tuple) (all []netip.Addr) {
+	for _, a := range b.Backends {
+		if a.Is6() == t.dst.Addr().Is6() {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
 // choose picks a pod by the flow, so that every packet would get the same.
 func (b *Balancer) choose(t tuple) netip.AddrPort {
+	backends := b.of(t)
 	h := fnv.New32a()
 	text, _ := t.src.MarshalBinary()
 	h.Write(text)
-	return netip.AddrPortFrom(b.Backends[h.Sum32()%uint32(len(b.Backends))], b.Internal)
+	return netip.AddrPortFrom(backends[h.Sum32()%uint32(len(backends))], b.Internal)
 }
 
 // answer replaces the source of an answer by the address of the service.

@@ -207,10 +207,10 @@ func TestBalancers(t *testing.T) {
 var blockInAll = hns.ACL{ID: "in-all", Protocols: "256", Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: 2000}
 
 // TestNodePorts: other hosts reach the pods of a service through a port of the node, and the pods see the node.
-// All pods get connections, and a flow keeps its pod.
+// All pods get connections at their addresses of that IP version, and a flow keeps its pod.
 func TestNodePorts(t *testing.T) {
 	b := newBench(t, vfp.Options{})
-	b.sw.SetBalancers([]vfp.Balancer{{Protocol: 17, External: 30000, Internal: 53, Backends: []netip.Addr{aAddr, bAddr}, DSR: true}})
+	b.sw.SetBalancers([]vfp.Balancer{{Protocol: 17, External: 30000, Internal: 53, Backends: []netip.Addr{aAddr, netip.MustParseAddr("fd00::3"), bAddr}, DSR: true}})
 	reached := make(map[string]int)
 	for port := range uint16(64) {
 		w := connection(17, far, 1000+port, nodeAddr, 30000)
