@@ -106,8 +106,8 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
 	b.egress = kubeproxy.New(b.path, cfg.EgressByRule, b.host())
-	if err = b.expectReturns(); err == nil {
-		err = b.egress.Attach()
+	if err = b.expectReturns(); err == nil && !(cfg.PolicyOnly && b.path.Older() != "") {
+		err = b.egress.Attach() // those of mode policy would drop what the older programs leave to theirs
 	}
 	if err == nil {
 		err = b.path.AdoptLinks()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -41,6 +42,11 @@ func (b *Backend) openForeign() (err error) {
 	if err != nil {
 		return err
 	}
+	older, err := b.path.OlderAttached()
+	if err != nil {
+		return err
+	}
+	maps.Copy(names, older)
 	for _, e := range b.ends.All() {
 		delete(names, e.Name)
 	}
@@ -167,21 +173,27 @@ func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd
 		return err
 	}
 	b.step("register endpoint")
-	if err := b.path.PutQueuedEndpoint(end.Index, foreignEntry(slot.Index, spec.IPs, end)); err != nil {
+	if err := b.registerForeign(end.Index, foreignEntry(slot.Index, spec.IPs, end)); err != nil {
 		return err
 	}
 	b.step("attach programs")
-	if err := b.egress.Ensure(); err != nil {
+	if err := b.classify(end.Name, end.Index); err != nil {
 		return err
 	}
-	if err := b.programForeign(end.Name, end.Index); err != nil {
-		return err
-	}
-	if b.tcx {
+	if b.tcx && !b.underOlder(end.Index) {
 		b.linked[spec.ID] = true
 	}
 	delete(b.ends.closed, end.Name)
 	return b.ends.Hold(b.ends.Handle(end), "")
+}
+
+// registerForeign writes the entry of an interface to the maps, or keeps it for the end of an upgrade.
+func (b *Backend) registerForeign(index int, e bpfobj.PodEndpoint) error {
+	if b.underOlder(index) {
+		b.upgrade.waiting[index] = e
+		return nil
+	}
+	return b.path.PutQueuedEndpoint(index, e)
 }
 
 // foreignEntry returns the map entry of an interface. Without a queue of ours it still counts as
@@ -216,7 +228,7 @@ func (b *Backend) shareBridge(end foreign.HostEnd) error {
 		}
 		other.HostMAC = end.HostMAC
 		b.step("follow bridge")
-		if err := b.path.PutQueuedEndpoint(other.Index, foreignEntry(slot, other.Addresses, other)); err != nil {
+		if err := b.registerForeign(other.Index, foreignEntry(slot, other.Addresses, other)); err != nil {
 			return err
 		}
 		if err := b.ends.Put(id, other); err != nil {
@@ -247,6 +259,13 @@ func (b *Backend) closeForeign(id model.EndpointID) error {
 	if known {
 		if err := b.path.DropEndpoint(end.Index); err != nil {
 			return err
+		}
+		if b.underOlder(end.Index) { // the older programs know the endpoint
+			b.step("attach programs beside older")
+			delete(b.upgrade.waiting, end.Index)
+			if err := b.programForeign(end.Name, end.Index); err != nil {
+				return err
+			}
 		}
 	}
 	delete(b.specs, id)

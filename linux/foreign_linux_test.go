@@ -289,13 +289,7 @@ func TestRenamedClosedInterface(t *testing.T) {
 		l.allowed(a, "tcp", "10.1.0.12", 90)
 		l.delete("b")
 		l.denied(l.outside, "tcp", "10.1.0.12", 90)
-		l.must(l.node.Do(func() error {
-			veth, err := netlink.LinkByName("veth-b")
-			if err != nil {
-				return err
-			}
-			return netlink.LinkSetName(veth, "veth-x") // while it is up: since Linux 6.2
-		}))
+		l.must(l.node.Do(func() error { return rename("veth-b", "veth-x") }))
 		l.idleUntilQuiet()
 		l.denied(l.outside, "tcp", "10.1.0.12", 90)
 		l.denied(b, "tcp", outsideAddr4, 90)
@@ -308,6 +302,15 @@ func TestRenamedClosedInterface(t *testing.T) {
 			t.Errorf("pins of an interface that is gone: %q, %v", pins, err)
 		}
 	})
+}
+
+// rename renames an interface while it is up, which works since Linux 6.2.
+func rename(from, to string) error {
+	veth, err := netlink.LinkByName(from)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetName(veth, to)
 }
 
 // The decisions are read from the maps for every pod, and not for one whose interface is closed.

@@ -151,18 +151,7 @@ func prefixes(cidrs []string) []netip.Prefix {
 func (l *lab) start() {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
-		cfg := linux.Defaults()
-		cfg.BPFFS = l.bpffs
-		cfg.Uplink = "eth0"
-		cfg.XDP = l.xdp
-		cfg.EgressByRule, cfg.Step = l.byRule, l.step
-		cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
-		if l.change != nil {
-			l.change(&cfg)
-		}
-		if cfg.PolicyOnly { // the tests name the plugin instead of the directory
-			l.plugin, cfg.StateDir = plugins[cfg.StateDir], filepath.Join(l.dir, "state")
-		}
+		cfg := l.config()
 		log := l.log
 		if log == nil {
 			log = io.Discard
@@ -171,6 +160,23 @@ func (l *lab) start() {
 		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(log, nil)))
 		return err
 	}))
+}
+
+// config returns the configuration of the next backend.
+func (l *lab) config() linux.Config {
+	cfg := linux.Defaults()
+	cfg.BPFFS = l.bpffs
+	cfg.Uplink = "eth0"
+	cfg.XDP = l.xdp
+	cfg.EgressByRule, cfg.Step = l.byRule, l.step
+	cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
+	if l.change != nil {
+		l.change(&cfg)
+	}
+	if cfg.PolicyOnly { // the tests name the plugin instead of the directory
+		l.plugin, cfg.StateDir = plugins[cfg.StateDir], filepath.Join(l.dir, "state")
+	}
+	return cfg
 }
 
 // pod attaches a pod with the addresses 10.1.0.n and fd01::n.

@@ -116,9 +116,15 @@ func (b *Backend) completeUpgrade() error {
 // before the switch, so that our programs know them, and again after it, for flows that opened
 // in between.
 func (b *Backend) switchAll() (migrated migrate.Migrated, err error) {
-	all, err := link.List()
+	all, err := b.list()
 	if err != nil {
 		return migrated, err
+	}
+	if b.cfg.PolicyOnly { // New left that to this moment
+		b.step("decide egress beside older")
+		if err := b.egress.Attach(); err != nil {
+			return migrated, err
+		}
 	}
 	found := slices.DeleteFunc(all, func(f link.Found) bool { return !b.underOlder(f.Index) })
 	exchanged, err := b.path.Switch().Exchanged()
@@ -136,6 +142,9 @@ func (b *Backend) switchAll() (migrated migrate.Migrated, err error) {
 		if err := b.replaceOlderPrograms(f); err != nil {
 			return migrated, err
 		}
+	}
+	if err := b.takeClosed(); err != nil {
+		return migrated, err
 	}
 	b.step("load strict programs")
 	return migrated, b.path.DecideAlone()
@@ -169,7 +178,8 @@ func (b *Backend) exchange(found []link.Found) error {
 	}
 	for _, f := range found {
 		b.step("register endpoint again")
-		if err := b.register(f.Index, b.upgrade.waiting[f.Index], b.upgrade.queued[f.Index]); err != nil {
+		// Interfaces of another CNI plugin have no fast path.
+		if err := b.register(f.Index, b.upgrade.waiting[f.Index], b.upgrade.queued[f.Index] || b.cfg.PolicyOnly); err != nil {
 			return err
 		}
 	}
@@ -208,6 +218,22 @@ func (b *Backend) replaceOlderPrograms(f link.Found) error {
 	}
 	b.step("set classifiers")
 	return link.SetClassifiers(f.Index, b.classifiers())
+}
+
+// takeClosed attaches our programs to the interfaces without an endpoint: closed ones of another CNI plugin. They would
+// be open without the older programs.
+func (b *Backend) takeClosed() error {
+	names, err := b.path.OlderAttached()
+	if err != nil {
+		return err
+	}
+	for name := range names {
+		b.step("take links of a closed interface")
+		if err := b.path.TakeLinks(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // upgradeProblems reports an upgrade that is not complete.

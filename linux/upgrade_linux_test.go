@@ -316,9 +316,7 @@ func (u *upgradeTraffic) crashAt(n int) (at string) {
 		}))
 		return at != ""
 	}
-	cfg := linux.Defaults()
-	cfg.BPFFS, cfg.Uplink, cfg.EgressByRule, cfg.Step = u.bpffs, "eth0", u.byRule, u.step
-	cfg.Fabric.Mode = "routes"
+	cfg := u.config()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if dies(func() (err error) { u.backend, err = linux.New(context.Background(), cfg, quiet); return err }) {
 		return at
@@ -342,35 +340,41 @@ func TestUpgradeIsKilledAtEveryStep(t *testing.T) {
 	for l.idle() && l.classified("a", "b") > 0 {
 	}
 	u.begin()
+	u.killAtEveryStep("divert classifiers")
+	u.judge()
+	u.end()
+}
+
+// killAtEveryStep kills an agent at each step of an upgrade. more are steps that must be among them.
+func (u *upgradeTraffic) killAtEveryStep(more ...string) {
+	u.t.Helper()
 	var steps []string
 	for n := 1; ; n++ {
 		u.age()
 		at := u.crashAt(n)
 		if at != "" {
 			steps = append(steps, at)
-			l.must(l.backend.Close())
+			u.must(u.backend.Close())
 			u.judgeQuickly()
-			l.start()
+			u.start()
 			u.adopt()
 		}
 		u.judgeQuickly()
 		u.settled()
-		if t.Failed() {
-			t.Fatalf("after a crash at step %d, %q", n, at)
+		if u.t.Failed() {
+			u.t.Fatalf("after a crash at step %d, %q", n, at)
 		}
 		if at == "" {
 			break
 		}
 	}
-	t.Logf("killed at %d steps: %q", len(steps), steps)
-	for _, want := range []string{"divert", "divert classifiers", "migrate flows", "register endpoint again", "migrate flows again", "exchange programs",
-		"migrate late flows", "take links", "load strict programs", "decide egress alone", "remove older layout"} {
+	u.t.Logf("killed at %d steps: %q", len(steps), steps)
+	for _, want := range append(more, "divert", "migrate flows", "register endpoint again", "migrate flows again", "exchange programs",
+		"migrate late flows", "take links", "load strict programs", "decide egress alone", "remove older layout") {
 		if !strings.Contains(strings.Join(steps, ","), want) {
-			t.Errorf("there was no step %q", want)
+			u.t.Errorf("there was no step %q", want)
 		}
 	}
-	u.judge()
-	u.end()
 }
 
 // judgeQuickly checks only verdicts that need no wait for silence.

@@ -139,8 +139,11 @@ func (d *DataPath) Detach(name string) error {
 
 // Attached lists the interfaces that have a pinned link, and whether both programs are
 // attached.
-func (d *DataPath) Attached() (map[string]bool, error) {
-	entries, err := os.ReadDir(filepath.Join(d.dir, "links"))
+func (d *DataPath) Attached() (map[string]bool, error) { return d.attachedIn(d.dir) }
+
+// attachedIn is Attached for the directory of a layout.
+func (d *DataPath) attachedIn(dir string) (map[string]bool, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "links"))
 	if err != nil {
 		return nil, fmt.Errorf("list pinned links: %w", err)
 	}

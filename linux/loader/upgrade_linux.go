@@ -71,6 +71,14 @@ func (d *DataPath) OlderLinked(name string) (bool, error) {
 	}), err
 }
 
+// OlderAttached lists the interfaces that have a pinned link of the older layout, and whether both programs are attached.
+func (d *DataPath) OlderAttached() (map[string]bool, error) {
+	if d.older == nil {
+		return nil, nil
+	}
+	return d.attachedIn(d.older.Dir)
+}
+
 // openSwitch prepares the switch from the programs of an older layout to ours, or removes what
 // an earlier upgrade left.
 func (d *DataPath) openSwitch() (err error) {
@@ -147,7 +155,8 @@ func (d *DataPath) MigrateFlows() (migrate.Migrated, error) {
 }
 
 // TakeLinks gives the links of the older layout on an interface our programs, by one atomic
-// replacement each, and moves their pins to our layout. Without such links it does nothing.
+// replacement each, and moves their pins to our layout. It detaches those beside links of ours.
+// Without such links it does nothing.
 func (d *DataPath) TakeLinks(name string) error {
 	if d.older == nil {
 		return nil
@@ -158,6 +167,12 @@ func (d *DataPath) TakeLinks(name string) error {
 			continue
 		} else if err != nil {
 			return fmt.Errorf("find the pinned link %s: %w", was, err)
+		}
+		if _, err := os.Lstat(d.pin(name, h)); err == nil {
+			if err := d.pins.Drop(was); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := d.adoptLink(was, h.attach, h.prog); err != nil {
 			return err

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/linux"
+)
+
+// stays checks that an interface without an endpoint drops every packet.
+func (u *upgradeTraffic) stays(closed string, n byte) {
+	u.t.Helper()
+	if u.t.Failed() {
+		return
+	}
+	for _, to := range []string{podIPs(n)[0].String(), outsideAddr4, outsideAddr6} {
+		from := u.pods[closed]
+		if to == podIPs(n)[0].String() {
+			from = u.outside
+		}
+		if err := reach(from, "tcp", to, 8080, silence); err == nil { // addresses are not resolved, either
+			u.t.Errorf("pod %s is closed, and a connection to %s opens", closed, to)
+		}
+	}
+}
+
+// An agent of mode policy replaces the programs and maps of an older layout under traffic, on the interfaces of another
+// plugin. A closed interface stays closed, also if it was renamed, and so does one that is closed meanwhile.
+func TestForeignUpgrade(t *testing.T) {
+	if !hasTCX(t) {
+		t.Skip("the hooks of closed interfaces are not known without links")
+	}
+	t.Parallel()
+	onForeign(t, func(t *testing.T, l *lab) {
+		u := newUpgradeTraffic(l)
+		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+			l.echo(l.pod(name, n), 8080)
+			u.pod[name] = n
+		}
+		l.apply(u.policies...)
+		u.ready()
+		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+			l.allowed(l.outside, "tcp", podIPs(n)[0].String(), 8080)
+			if name != "e" {
+				l.delete(name)
+				delete(u.pod, name)
+				u.stays(name, n)
+			}
+		}
+		l.must(l.node.Do(func() error { return rename("veth-d", "veth-x") }))
+		u.begin()
+		u.judge()
+		u.age()
+		u.watchSteps()
+		l.start()
+		u.judge() // by the old programs
+		if faults := u.backend.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "v1") {
+			t.Errorf("faults before the first State: %q", faults)
+		}
+		if found := l.having(13); len(found) != 1 || !found[0].Closed {
+			t.Errorf("the closed interface is %+v", found)
+		}
+		f := l.pod("f", 16) // the older layout does not know it
+		for _, to := range []string{outsideAddr4, outsideAddr6, "10.1.0.12"} {
+			l.denied(f, "tcp", to, 8080)
+			l.denied(f, "udp", to, 8080)
+		}
+		u.pod["f"] = 16
+		l.delete("e") // the older layout still knows it
+		delete(u.pod, "e")
+		u.stays("e", 15)
+		u.adopt()
+		u.judge()
+		l.allowed(f, "tcp", outsideAddr4, 8080)
+		l.denied(f, "tcp", "10.1.0.12", 8080)
+		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+			u.stays(name, n)
+		}
+		u.settled()
+		l.again() // as any restart
+		u.adopt()
+		u.judge()
+		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+			u.stays(name, n)
+		}
+		u.settled()
+		u.end()
+	})
+}
+
+// An agent of mode policy that is killed at any step of an upgrade loses nothing, and the next one completes it.
+func TestForeignUpgradeIsKilledAtEveryStep(t *testing.T) {
+	if !hasTCX(t) {
+		t.Skip("the hooks of closed interfaces are not known without links")
+	}
+	t.Parallel()
+	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
+	u := newUpgradeTraffic(l)
+	l.pod("c", 13)
+	l.delete("c")
+	u.ready()
+	u.begin()
+	u.killAtEveryStep("decide egress beside older", "take links of a closed interface")
+	u.judge()
+	u.stays("c", 13)
+	u.end()
+}
