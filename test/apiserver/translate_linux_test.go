@@ -129,7 +129,7 @@ func (c *call) expect(e *policy.Evaluator) want {
 		}
 		seen := c.seen(b, dst)
 		client := seen
-		if b.node == c.via || c.from.from == dst {
+		if b.node == c.via || c.via == outside && c.from.from == dst {
 			client = c.from.from // masqueraded on the node of the backend, which decides about the real client
 		}
 		egress, _ := e.Flow(model.Flow{Src: c.from.from, Dst: toward.Addr(), Protocol: c.protocol, Port: toward.Port()})
@@ -150,7 +150,7 @@ func (c *call) overblocked(b *backend) bool {
 		return false
 	}
 	request := b.pod && c.via == b.node && !c.to.local && (c.from.pod || c.from.node != b.node)
-	answer := c.from.pod && (b.pod && b.node == c.from.node || c.via == c.from.node)
+	answer := c.from.pod && (c.via == c.from.node || c.via == outside && b.pod && b.node == c.from.node)
 	return request || answer
 }
 
