@@ -69,7 +69,7 @@ func refuseMigration(o *options) error {
 	case p.Returning():
 		return errors.New("the pods of this node return to the bridge of another network: start the agent with --mode=policy")
 	}
-	return errors.New("the migration of this node is not complete: run isthmusctl migrate run to continue it, or isthmusctl migrate rollback")
+	return incomplete(o.stateDir)
 }
 
 // migrating returns an error if a migration of this node is not complete, or cannot be read.
@@ -78,6 +78,11 @@ func migrating(stateDir string) error {
 	if err != nil || p == nil || p.Complete() {
 		return err
 	}
+	return incomplete(stateDir)
+}
+
+// incomplete is the error about a migration that is not complete.
+func incomplete(stateDir string) error {
 	return fmt.Errorf("the migration in %s is not complete: run isthmusctl migrate run to continue it, or isthmusctl migrate rollback, and try again",
 		takeover.Path(stateDir))
 }

@@ -42,6 +42,9 @@ func TestUninstallDuringMigration(t *testing.T) {
 		if status != c.status || removed != 1-c.status || (err == nil) != (c.status == 1) {
 			t.Errorf("%s: exit status %d, removed %d, journal %v\n%s", name, status, removed, err, text)
 		}
+		if started := refuseMigration(&options{mode: modeFull, stateDir: state}); c.status == 1 && (started == nil || !strings.Contains(text, started.Error())) {
+			t.Errorf("%s: the agent says %v, uninstall %s", name, started, text)
+		}
 		if c.status == 1 && !strings.Contains(text, file) || name == "killed" && !strings.Contains(text, "isthmusctl migrate rollback") {
 			t.Errorf("%s: %s", name, text)
 		}

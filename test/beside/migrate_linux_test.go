@@ -344,7 +344,7 @@ func (m *migration) interrupted(n *cluster.Node) {
 		}
 		wait(t, "refusal of the agent", func() bool {
 			text, err := os.ReadFile(n.Log())
-			return err == nil && strings.Contains(string(text), "the migration of this node is not complete")
+			return err == nil && strings.Contains(string(text), "migration.json is not complete")
 		})
 		if err := n.Stop(); err != nil {
 			t.Fatal(err)
