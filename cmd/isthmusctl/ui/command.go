@@ -43,7 +43,7 @@ Manifests are read once. A cluster is watched, and the pages show its newest sta
 The address has a random token, which counts until the command ends. Only this machine reaches the pages. A user who
 has the token reads the cluster with your rights.`,
 		Args: cli.NoArgs,
-		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(o.run(c.Context(), e)) }),
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(o.run(c, e)) }),
 	}
 	o.Register(c)
 	o.RegisterPlaceholders(c)
@@ -54,8 +54,8 @@ has the token reads the cluster with your rights.`,
 	return []*cobra.Command{c}
 }
 
-// run serves the pages until the context ends.
-func (o *options) run(ctx context.Context, e cli.Env) error {
+// run serves the pages until the context of the command ends.
+func (o *options) run(c *cobra.Command, e cli.Env) error {
 	if o.port < 0 || o.port > 65535 {
 		return cli.Usagef("--port %d: give a number from 0 to 65535", o.port)
 	}
@@ -65,6 +65,9 @@ func (o *options) run(ctx context.Context, e cli.Env) error {
 	if o.agents && !o.Live() {
 		return cli.Usagef("--agents: works with an API server only")
 	}
+	if !o.agents && c.Flags().Changed("agent-namespace") {
+		return cli.Usagef("--agent-namespace: works with --agents only")
+	}
 	if o.namespace == "" {
 		return cli.Usagef("--agent-namespace: name the namespace of the agents, such as %s", agents.DefaultNamespace)
 	}
@@ -73,7 +76,7 @@ func (o *options) run(ctx context.Context, e cli.Env) error {
 		return fmt.Errorf("listen on --port: %w", err)
 	}
 	defer listener.Close()
-	ctx, end := context.WithCancel(ctx)
+	ctx, end := context.WithCancel(c.Context())
 	defer end()
 	config := page.Config{
 		Base:     "/" + rand.Text(),

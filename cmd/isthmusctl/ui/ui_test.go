@@ -154,6 +154,7 @@ func TestBadFlags(t *testing.T) {
 	}{
 		{[]string{"-m", dir, "--port", "70000"}, "--port 70000: give a number from 0 to 65535"},
 		{[]string{"-m", dir, "--agents"}, "--agents: works with an API server only"},
+		{[]string{"-m", dir, "--agent-namespace", "x"}, "--agent-namespace: works with --agents only"},
 		{[]string{"-m", dir, "x"}, `unexpected argument "x"`},
 		{[]string{"-m", t.TempDir()}, "no policies, pods"},
 		{[]string{"-m", clitest.Directory(t, manifest+"---\n{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: 1}}\n")}, "--skip-bad skips such documents"},
