@@ -131,18 +131,25 @@ func TestLateListGetsNoNewMembers(t *testing.T) {
 	if err := n.tries(both(first, second, "10.0.3.3")); !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
 		t.Fatalf("with a write that hangs: %v", err)
 	}
+	n.meetsNoNewcomer(first, second, release)
+}
+
+// meetsNoNewcomer writes policy under which the second pod alone has a further peer, while a late list of the first pod, which
+// release lets land, refers to the set that the peer would join.
+func (n *node) meetsNoNewcomer(first, second dataplane.EndpointSpec, release func()) {
+	n.t.Helper()
 	only := peerState(second, "10.0.3.3", "10.0.3.4") // everything to the first pod is denied
 	if err := n.tries(only); !dataplane.Concerns(err, second.ID) {
-		t.Errorf("a set is in force that the late list refers to: %v", err)
+		n.t.Errorf("a set is in force that the late list refers to: %v", err)
 	}
 	release()
-	eventually(t, "the list never landed", func() bool { return n.passes(first.ID, "10.0.3.3") })
+	eventually(n.t, "the list never landed", func() bool { return n.passes(first.ID, "10.0.3.3") })
 	if n.passes(first.ID, "10.0.3.4") {
-		t.Errorf("the late list met a newcomer:\n%s", n.fake.Dump())
+		n.t.Errorf("the late list met a newcomer:\n%s", n.fake.Dump())
 	}
 	n.settles(only)
 	if n.passes(first.ID, "10.0.3.3") || !n.passes(second.ID, "10.0.3.4") {
-		t.Errorf("in the end:\n%s", n.fake.Dump())
+		n.t.Errorf("in the end:\n%s", n.fake.Dump())
 	}
 }
 
@@ -274,19 +281,7 @@ func TestLateListOfOtherWrites(t *testing.T) {
 				t.Fatalf("with a write that hangs: %v", err)
 			}
 			n.changeACLs(n.name(first.ID), acl.DenyAll()...)
-			only := peerState(second, "10.0.3.3", "10.0.3.4") // everything to the first pod is denied
-			if err := n.tries(only); !dataplane.Concerns(err, second.ID) {
-				t.Errorf("a set is in force that the late list refers to: %v", err)
-			}
-			close(gate)
-			eventually(t, "the list never landed", func() bool { return n.passes(first.ID, "10.0.3.3") })
-			if n.passes(first.ID, "10.0.3.4") {
-				t.Errorf("the late list met a newcomer:\n%s", n.fake.Dump())
-			}
-			n.settles(only)
-			if n.passes(first.ID, "10.0.3.3") || !n.passes(second.ID, "10.0.3.4") {
-				t.Errorf("in the end:\n%s", n.fake.Dump())
-			}
+			n.meetsNoNewcomer(first, second, func() { close(gate) })
 		})
 	}
 }
