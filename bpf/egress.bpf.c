@@ -138,13 +138,14 @@ __noinline int store_allowed(const struct post_dnat_record *r, const struct flow
 	return known ? NO_COUNTER : COUNT_EGRESS_ALLOW;
 }
 
-/* Reports whether a translated answer goes to the masqueraded client, whose address the host
- * stack restores. */
+/* Reports whether a translated answer goes to the masqueraded client, whose address and port the
+ * host stack restores. */
 __noinline int answers_client(const struct post_dnat_record *r, const struct flow *to, int v6)
 {
 	struct conn_place at = {};
 	struct conn *c;
 	struct ip client;
+	__u16 port;
 
 	if (!r || !to)
 		return false;
@@ -153,7 +154,8 @@ __noinline int answers_client(const struct post_dnat_record *r, const struct flo
 	if (!c || !(c->flow_flags & CONN_MASQUERADED))
 		return false;
 	__builtin_memcpy(&client, c->client, sizeof(client));
-	return same(&client, &to->dst) && conn_remains(c, END_IN(&at, 0));
+	port = c->client_port;
+	return same(&client, &to->dst) && (!port || port == to->dst_port) && conn_remains(c, END_IN(&at, 0));
 }
 
 /* Moves a fast-path flow to the host stack if DNAT gives a new flow the same addresses and

@@ -88,7 +88,7 @@ static __always_inline enum outcome track_known(struct __sk_buff *skb, struct de
 			conn_leave(c, end, CONN_DIRECT | CONN_REMOTE);
 		if ((c->flow_flags & CONN_REMOTE) && p->flow.protocol == IPPROTO_UDP)
 			conn_leave(c, end, CONN_REMOTE);
-		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != l->device) {
+		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || l->masqueraded || OF_END(c->place, !side) != l->device) {
 			act = find_source(skb, p, l);
 			if (!act)
 				act = update_source(skb, l, c, end);

@@ -296,3 +296,56 @@ func TestAttackForgottenConnections(t *testing.T) {
 		}
 	})
 }
+
+// fixedPort makes the node masquerade UDP clients with one port, and delivers what arrives at this port without a known
+// connection to another port of the client.
+const fixedPort = `
+table %[1]s kube-fixed {
+	chain pre { type nat hook prerouting priority -101; %[1]s daddr %[2]s udp dport 40001 dnat to %[3]s; }
+	chain post { type nat hook postrouting priority 99; meta l4proto udp meta mark and 0x4000 != 0 masquerade to :40001; }
+}`
+
+// A pod answers a client that the node masquerades. When connection tracking has forgotten that connection, DNAT may deliver
+// the answer to another port of the client: policy decides that flow. The client is a process of the node, or a host outside.
+func TestAttackOtherPortOfTheClient(t *testing.T) {
+	t.Parallel()
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newServiceAttackLab(t, change)
+		wb, up := l.wire(l.pods["b"], "eth0"), l.hostMAC("b")
+		for i, f := range families {
+			backend := []string{"10.1.0.12", "fd01::c"}[i]
+			for own, ns := range map[string]*netns.NS{f.node: l.node, []string{outsideAddr4, outsideAddr6}[i]: l.outside} {
+				l.load(fmt.Sprintf(fixedPort, []string{"ip", "ip6"}[i], f.node, net.JoinHostPort(own, "9000")))
+				var c net.Conn
+				var other net.PacketConn
+				l.must(ns.Do(func() (err error) {
+					if c, err = net.Dial("udp", net.JoinHostPort(f.node, "30080")); err == nil {
+						other, err = net.ListenPacket("udp", net.JoinHostPort(own, "9000"))
+					}
+					return err
+				}))
+				answer := func() bool {
+					l.must(traffic.Exchange(c, patience))
+					l.forget()
+					wb.send(udpFrame(wb, up, backend, f.node, 8080, 40001, "answer"))
+					return hears(other)
+				}
+				l.apply()
+				if !answer() {
+					t.Errorf("%s: without policy, DNAT does not deliver the answer", own)
+				}
+				l.forget()
+				l.apply(isolate("b", model.Egress))
+				attacks.tried.Add(1)
+				if answer() {
+					attacks.through.Add(1)
+					t.Errorf("got through: an answer of pod b to another port of %s", own)
+				}
+				other.Close()
+				c.Close()
+				l.load("delete table " + []string{"ip", "ip6"}[i] + " kube-fixed")
+				l.forget()
+			}
+		}
+	})
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
@@ -224,6 +225,53 @@ func egressToServices(l *lab) {
 	for _, f := range families {
 		l.attempt([]try{{"a", "tcp", f.service, 80, false}, {"b", "tcp", f.service, 80, true}, {"b", "udp", f.service, 80, true}})
 	}
+}
+
+// randomPorts makes the node replace the port of every masqueraded client, as kube-proxy does, and masquerade its own
+// processes, too.
+const randomPorts = `
+table %[1]s kube-random {
+	chain out { type filter hook output priority -150; %[1]s daddr %[2]s th dport 80 meta mark set meta mark or 0x4000; }
+	chain post { type nat hook postrouting priority 99; meta mark and 0x4000 != 0 masquerade fully-random; }
+}`
+
+// A process of the node calls a pod of this node by a Service. The pod may open nothing, but it answers, although the node
+// restores the port of the process first. Known connections go on after a policy change and a restart.
+func TestNodeCallsItsPodByServices(t *testing.T) {
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newServiceAttackLab(t, change)
+		l.load(fmt.Sprintf(randomPorts, "ip", service4))
+		l.load(fmt.Sprintf(randomPorts, "ip6", service6))
+		l.apply(isolate("b", model.Egress), isolate("b", model.Ingress))
+		var flows []net.Conn
+		for _, f := range families {
+			for _, network := range []string{"tcp", "udp"} {
+				for _, to := range []string{net.JoinHostPort(f.service, "80"), net.JoinHostPort(f.node, "30080")} {
+					l.must(l.node.Do(func() error {
+						c, err := net.DialTimeout(network, to, patience)
+						flows = append(flows, c)
+						return err
+					}))
+				}
+			}
+		}
+		goesOn := func(when string) {
+			t.Helper()
+			for _, c := range flows {
+				if err := traffic.Exchange(c, patience); err != nil {
+					t.Fatalf("%s: %s %s: %v", when, c.RemoteAddr().Network(), c.RemoteAddr(), err)
+				}
+			}
+		}
+		goesOn("first")
+		l.apply(isolate("b", model.Egress, accept(pods("a"))), isolate("b", model.Ingress))
+		goesOn("after a policy change")
+		l.renew()
+		goesOn("after a restart")
+		for _, c := range flows {
+			c.Close()
+		}
+	})
 }
 
 // A policy change applies to connections to Services, also while only the other end sends; a

@@ -122,19 +122,21 @@ __noinline enum outcome update_source(struct __sk_buff *skb, const struct pod_ct
 	struct approval had;
 	struct end client;
 	struct ip was;
-	bool other;
+	bool other, known;
 
 	if (!l || !c || !conn_hold(c, end))
 		return ACT_UNKNOWN;
 	had = approval_of(c, side);
 	__builtin_memcpy(&was, c->client, sizeof(was));
 	load_sender(skb, &client);
-	other = l->masqueraded ? !(c->flow_flags & CONN_MASQUERADED) || !same(&was, &client.addr) : c->flow_flags & CONN_MASQUERADED;
+	known = c->flow_flags & CONN_MASQUERADED;
+	other = l->masqueraded ? !known || !same(&was, &client.addr) || c->client_port != client.port : known;
 	if (other || (!l->host && (had.authorised & ROLE_OF_HOST))) {
 		approve(c, side, had.authorised & ROLE_REVOKED ? 0 : had.authorised & ROLE_OPENED, had.epoch);
 		clear_flags(c, CONN_MASQUERADED);
 		if (l->masqueraded) {
 			__builtin_memcpy(c->client, &client.addr, sizeof(c->client));
+			c->client_port = client.port;
 			set_flags(c, CONN_MASQUERADED);
 		}
 	}

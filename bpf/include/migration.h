@@ -18,7 +18,7 @@ struct carried_flow {
 	__u32 flow_flags;
 	__u32 sent[2];
 	__u16 backend_port;
-	__u16 pad;
+	__u16 client_port;
 	__u8 backend[16];
 	__u8 client[16];
 };

@@ -63,6 +63,7 @@ __noinline int store_flow(struct __sk_buff *skb, const struct pod_ctx *l, const 
 		load_sender(skb, &client);
 		flags |= CONN_MASQUERADED;
 		__builtin_memcpy(c->client, &client.addr, sizeof(c->client));
+		c->client_port = client.port;
 	}
 	c->flow_flags = flags;
 	c->sent[0] = !at.src;

@@ -125,7 +125,8 @@ __noinline int find_translated_source(struct __sk_buff *skb, const struct packet
 	bpf_ct_release(ct);
 	store_sender(skb, &sender);
 	exchanged = !same(&sender.addr, &p->flow.src);
-	/* The pod sends the reply direction, so another end opened the flow. */
-	l->masqueraded = exchanged && opts.dir;
+	/* The pod sends the reply direction, so another end opened the flow. For a process of this
+	 * node, the host stack may replace the port only. */
+	l->masqueraded = opts.dir && (exchanged || (l->host && sender.port != p->flow.src_port));
 	return exchanged;
 }

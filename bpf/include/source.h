@@ -7,7 +7,7 @@
 
 /* The real source of a packet that the host stack brings to a pod. The source address alone
  * proves nothing. The packet must arrive by the interface that leads to this address. Packets
- * from processes of this node arrive by no interface. */
+ * from processes of this node arrive by no interface; these may be masqueraded, too. */
 
 /* Returns the address of an endpoint for one IP version; zero if it has none. */
 static __always_inline struct ip address_of(const struct endpoint *e, bool v6)
@@ -48,8 +48,11 @@ __noinline enum outcome find_source(struct __sk_buff *skb, const struct packet *
 	device = l->device;
 	l->host = !device;
 	l->masqueraded = false;
-	if (!device)
+	if (!device) {
+		if (p->kind != PACKET_ERROR)
+			find_translated_source(skb, p, l);
 		return ACT_PASS;
+	}
 	src = &p->flow.src;
 	from = find_endpoint(device);
 	if (from)

@@ -338,8 +338,8 @@ enum conn_flag {
 	 * directions. Connection tracking in the kernel did not know the flow when it was
 	 * opened. */
 	CONN_REMOTE = 4,
-	/* The remote address is one of this node, which masquerades a client. The ingress
-	 * verdict is about the client. */
+	/* The remote end is an address and port of this node, which masquerades a client: another
+	 * host, or a process of this node. The ingress verdict is about the client. */
 	CONN_MASQUERADED = 8,
 	/* The remote address does not belong to a pod. The host stack may translate packets to
 	 * it, answers included. */
@@ -380,21 +380,24 @@ struct conn {
 	 * number that acknowledges the FIN of that end. */
 	__be32 acked[2];
 	__be32 fin[2];
+	/* For CONN_MASQUERADED: the real source port. Earlier versions of layout v4 had padding
+	 * here. 0 means that the port is not known. */
+	__u16 client_port;
+	__u16 pad2;
 };
-_Static_assert(sizeof(struct conn) == 100, "layout");
+_Static_assert(sizeof(struct conn) == 104, "layout");
 
 /* An entry of the flow table. The key and what every packet reads are one cache line. */
 struct conn_entry4 {
 	struct conn_key4 key;
 	struct conn conn;
-	__u8 pad[12];
+	__u8 pad[8];
 };
 _Static_assert(sizeof(struct conn_entry4) == 128, "two cache lines");
 
 struct conn_entry6 {
 	struct conn_key6 key;
 	struct conn conn;
-	__u8 pad[4];
 };
 _Static_assert(sizeof(struct conn_entry6) == 144, "layout");
 

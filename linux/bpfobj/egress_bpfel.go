@@ -85,8 +85,10 @@ type EgressConnEntry4 struct {
 		Client      [16]uint8
 		Acked       [2]uint32
 		Fin         [2]uint32
+		ClientPort  uint16
+		Pad2        uint16
 	}
-	Pad [12]uint8
+	Pad [8]uint8
 }
 
 type EgressConnEntry6 struct {
@@ -114,8 +116,9 @@ type EgressConnEntry6 struct {
 		Client      [16]uint8
 		Acked       [2]uint32
 		Fin         [2]uint32
+		ClientPort  uint16
+		Pad2        uint16
 	}
-	Pad [4]uint8
 }
 
 type EgressConnHint struct {

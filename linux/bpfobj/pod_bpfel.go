@@ -68,7 +68,7 @@ type PodCarriedFlow struct {
 	FlowFlags   uint32
 	Sent        [2]uint32
 	BackendPort uint16
-	Pad         uint16
+	ClientPort  uint16
 	Backend     [16]uint8
 	Client      [16]uint8
 }
@@ -148,20 +148,21 @@ type PodConn struct {
 	Client      [16]uint8
 	Acked       [2]uint32
 	Fin         [2]uint32
+	ClientPort  uint16
+	Pad2        uint16
 }
 
 type PodConnEntry4 struct {
 	_    structs.HostLayout
 	Key  PodConnKey4
 	Conn PodConn
-	Pad  [12]uint8
+	Pad  [8]uint8
 }
 
 type PodConnEntry6 struct {
 	_    structs.HostLayout
 	Key  PodConnKey6
 	Conn PodConn
-	Pad  [4]uint8
 }
 
 type PodConnFlag uint32

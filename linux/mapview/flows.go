@@ -31,7 +31,7 @@ type Flow struct {
 	Idle time.Duration `json:"idleNanoseconds"`
 	// Path says how packets travel.
 	Path []string `json:"path"`
-	// Backend and Client are the other addresses of a flow that was translated.
+	// Backend and Client are the other addresses of a flow that was translated. Client has no port in flows of older versions.
 	Backend string `json:"backend,omitempty"`
 	Client  string `json:"client,omitempty"`
 }
@@ -80,7 +80,10 @@ func (m *Maps) flow(c *Conn, now uint32, hz int) Flow {
 		f.Backend = netip.AddrPortFrom(like(c.Value.Backend, f.To.Addr()), c.Value.BackendPort).String()
 	}
 	if bpfobj.PodConnFlag(c.Value.FlowFlags)&bpfobj.PodConnFlagCONN_MASQUERADED != 0 {
-		f.Client = like(c.Value.Client, f.From.Addr()).String()
+		client := like(c.Value.Client, f.From.Addr())
+		if f.Client = client.String(); c.Value.ClientPort != 0 {
+			f.Client = netip.AddrPortFrom(client, c.Value.ClientPort).String()
+		}
 	}
 	return f
 }

@@ -221,12 +221,17 @@ func TestFlowsTranslated(t *testing.T) {
 	six.Ends = [2]netip.AddrPort{netip.MustParseAddrPort("[2001:db8::1]:5000"), netip.AddrPortFrom(api6, 80)}
 	six.Value.End = [2]bpfobj.PodApproval{{}, {Epoch: 5, Authorised: uint8(bpfobj.PodRoleROLE_ACCEPTED)}}
 	six.Value.FlowFlags, six.Value.Client = uint32(bpfobj.PodConnFlagCONN_MASQUERADED), netip.MustParseAddr("2001:db8::9").As16()
-	m.Conns = []Conn{c, six}
+	withPort := six
+	withPort.Value.ClientPort = 5001
+	m.Conns = []Conn{c, six, withPort}
 	got := m.Flows(900, 250)
-	if len(got) != 2 || got[0].Idle != 0 || got[0].Backend != "10.244.2.2:8443" || got[0].Next != NextPasses || !slices.Equal(got[0].Path, []string{"DNAT", "remote end is not a pod"}) {
+	if len(got) != 3 || got[0].Idle != 0 || got[0].Backend != "10.244.2.2:8443" || got[0].Next != NextPasses || !slices.Equal(got[0].Path, []string{"DNAT", "remote end is not a pod"}) {
 		t.Errorf("%+v", got)
 	}
-	if len(got) == 2 && (got[1].Client != "2001:db8::9" || got[1].From != six.Ends[0] || got[1].Next != NextPasses) {
+	if len(got) == 3 && (got[1].Client != "2001:db8::9" || got[1].From != six.Ends[0] || got[1].Next != NextPasses) {
 		t.Errorf("%+v", got[1])
+	}
+	if len(got) == 3 && got[2].Client != "[2001:db8::9]:5001" {
+		t.Errorf("%+v", got[2])
 	}
 }

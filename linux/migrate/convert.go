@@ -140,7 +140,7 @@ func ConvertFlow(was bpfobj.PodCarriedFlow, has FlowFields) (c bpfobj.PodConn, k
 	}
 	if flags&bpfobj.ConnMasqueraded != 0 && has.Client {
 		c.FlowFlags |= bpfobj.ConnMasqueraded
-		c.Client = was.Client
+		c.Client, c.ClientPort = was.Client, was.ClientPort // port 0 for layouts without it
 	}
 	return c, true
 }

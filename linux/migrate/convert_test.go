@@ -93,9 +93,9 @@ func TestConvertFlow(t *testing.T) {
 	}
 	v3 := migrate.FlowFields{End: true, Backend: true, Client: true}
 	now := bpfobj.PodCarriedFlow{Seen: 7, State: 2, End: ends(40, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0), Sent: [2]uint32{3, 4},
-		FlowFlags: bpfobj.ConnRemote | bpfobj.ConnMasqueraded | bpfobj.ConnOutside, Client: [16]byte{15: 9}}
+		FlowFlags: bpfobj.ConnRemote | bpfobj.ConnMasqueraded | bpfobj.ConnOutside, Client: [16]byte{15: 9}, ClientPort: 5000}
 	got, ok = migrate.ConvertFlow(now, v3)
-	want = bpfobj.PodConn{Seen: 7, State: 2, Sent: [2]uint32{3, 4}, FlowFlags: bpfobj.ConnMasqueraded, Client: [16]byte{15: 9},
+	want = bpfobj.PodConn{Seen: 7, State: 2, Sent: [2]uint32{3, 4}, FlowFlags: bpfobj.ConnMasqueraded, Client: [16]byte{15: 9}, ClientPort: 5000,
 		End: ends(policymap.MigratedEpoch, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0)}
 	if !ok || got != want {
 		t.Errorf("carried %+v, %t, want %+v", got, ok, want)

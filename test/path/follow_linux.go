@@ -18,7 +18,7 @@ func (r *Runner) send(s *Step) error {
 	case "tunnel":
 		return r.sendFromNode(s, &p, tunnel)
 	case "host":
-		return r.toPod(reference.Host, &p, nil)
+		return r.sendFromHost(s, &p)
 	}
 	return r.sendFromPod(s, &p)
 }
@@ -45,6 +45,21 @@ func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 		mark, record = old.mark, old.record
 	}
 	return r.inStack(s, device, p, mark, record)
+}
+
+// sendFromHost delivers a packet of a process of this node, which the stack may translate and masquerade.
+func (r *Runner) sendFromHost(s *Step, p *reference.Packet) error {
+	if routed(p) && !p.IsError() {
+		var t *translation
+		var err error
+		if p, t, err = r.translate(s, p); err != nil {
+			return err
+		}
+		if t != nil && t.src.IsValid() {
+			p.Src, p.Sport = t.src.Addr(), t.src.Port()
+		}
+	}
+	return r.toPod(reference.Host, p, r.sender(p))
 }
 
 func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
@@ -295,10 +310,10 @@ func (r *Runner) sender(p *reference.Packet) *reference.Sender {
 		return nil
 	}
 	if t := r.track.sent(src, dst, proto); t != nil {
-		return &reference.Sender{Addr: t.to.Addr()}
+		return &reference.Sender{From: t.to}
 	}
 	if t := r.track.answered(src, dst, proto); t != nil {
-		return &reference.Sender{Addr: t.src.Addr(), Reached: true}
+		return &reference.Sender{From: t.src, Reached: true}
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 func (g *generator) probe() {
 	probes := []func(*generator){
 		(*generator).replayed, (*generator).replayed, (*generator).headerless, (*generator).longChain,
-		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).answered,
+		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).ownService, (*generator).answered,
 		(*generator).virtual, (*generator).virtual, (*generator).newSource, (*generator).copied,
 		(*generator).throughNAT, (*generator).throughNAT, (*generator).backendItself, (*generator).foreignQuote,
 		(*generator).answersFirst, (*generator).answersFirst, (*generator).stale,
@@ -246,6 +246,48 @@ func (g *generator) impostor() {
 	}
 	g.step("uplink", request, masquerade)
 	g.step(name, answer)
+}
+
+// ownService makes a process of the node call a pod by a Service; the node replaces its port. Then connection tracking forgets
+// the flow, and gives the port to another process, or the answer to another port.
+func (g *generator) ownService() {
+	v6 := g.chance(50)
+	name, own := g.open(v6)
+	if g.chance(70) {
+		g.attachWith(name, g.pods[name], reference.Policy{Isolated: [2]bool{g.chance(50), true}})
+	}
+	backend, port := netip.AddrPortFrom(own, 8080), uint16(40000+g.r.IntN(1000))
+	node := same(nodeAddrs[:2], v6)
+	request := reference.Packet{Src: node, Dst: same(services[:2], v6), Proto: pick[uint8](g, reference.UDP, reference.TCP), Sport: uint16(1000 + g.r.IntN(4)), Dport: 80}
+	answer := reference.Packet{Src: own, Dst: node, Proto: request.Proto, Sport: 8080, Dport: port}
+	if request.Proto == reference.TCP {
+		request.Flags, answer.Flags = "S", "SA"
+	}
+	masquerade := func(s *Step) { s.Backend, s.Masquerade = backend, port }
+	if g.chance(30) { // a process that uses this port itself
+		direct := request
+		direct.Dst, direct.Dport, direct.Sport = own, 8080, port
+		g.step("host", direct)
+	}
+	g.step("host", request, masquerade)
+	g.step(name, answer)
+	if g.chance(40) {
+		g.attachWith(name, g.pods[name], reference.Policy{Isolated: [2]bool{true, true}})
+		g.step(name, answer)
+	}
+	g.steps = append(g.steps, Step{Forget: true})
+	switch g.r.IntN(3) {
+	case 0:
+		request.Sport += 10
+		g.step("host", request, masquerade)
+		g.step(name, answer)
+	case 1:
+		g.step(name, answer, translatedTo(netip.AddrPortFrom(node, request.Sport+pick[uint16](g, 0, 10)), false))
+	case 2:
+		request.Src = same(servers["w1"], v6)
+		g.step("uplink", request, masquerade)
+		g.step(name, answer)
+	}
 }
 
 // answered makes a pod answer a flow that the host or an outside client opened, while the stack translates the

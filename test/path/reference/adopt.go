@@ -10,7 +10,7 @@ const (
 	WithoutBackends = 1
 	// WithBackends is layout v2, which does not distinguish processes of the node from other clients.
 	WithBackends = 2
-	// WithClients is layout v3, which also stores the clients that the node masquerades.
+	// WithClients is layout v3, which also stores the clients that the node masquerades, without their ports.
 	WithClients = 3
 )
 
@@ -41,8 +41,8 @@ func (n *Node) Adopt(layout int) {
 		if layout >= WithBackends && f.translated {
 			now.translated, now.backend = true, f.backend
 		}
-		if layout >= WithClients {
-			now.client = f.client
+		if layout >= WithClients && f.client.IsValid() {
+			now.client = netip.AddrPortFrom(f.client.Addr(), 0)
 		}
 		n.flows[k] = now
 	}

@@ -70,7 +70,7 @@ type walk struct {
 	host   bool
 	// exchanged is true if the stack replaced the source address.
 	exchanged bool
-	client    netip.Addr // the original client, if the packet was masqueraded
+	client    netip.AddrPort // the original client, if the packet was masqueraded
 	asked     bool
 }
 
@@ -95,7 +95,7 @@ func (n *Node) evaluate(w *walk) bool {
 	case w.host:
 		return true
 	case w.client.IsValid():
-		return n.allows(w.pod, Ingress, w.client, w.packet.Proto, w.dst.Port())
+		return n.allows(w.pod, Ingress, w.client.Addr(), w.packet.Proto, w.dst.Port())
 	}
 	return n.allows(w.pod, Ingress, w.src.Addr(), w.packet.Proto, w.dst.Port())
 }
@@ -111,7 +111,7 @@ func (n *Node) stillAllowed(pod *Pod, f *flow, k Key, end int, opened bool) bool
 	case r.ofHost:
 		return true
 	case f.client.IsValid():
-		return n.allows(pod, Ingress, f.client, k.proto, own.Port())
+		return n.allows(pod, Ingress, f.client.Addr(), k.proto, own.Port())
 	}
 	return n.allows(pod, Ingress, remote.Addr(), k.proto, own.Port())
 }

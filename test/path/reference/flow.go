@@ -56,8 +56,8 @@ type flow struct {
 	// flows go to a backend.
 	direct, remote, translated, outside bool
 	backend                             netip.AddrPort
-	// client is the original client of a flow that the node masqueraded.
-	client netip.Addr
+	// client is the original client of a flow that the node masqueraded. Port 0 means that the port is not known.
+	client netip.AddrPort
 	device [2]int
 	// slots are the slots of the pods at the ends of a flow on the fast path, as of its last decision.
 	slots [2]int
@@ -84,6 +84,11 @@ func (n *Node) find(k Key) *flow {
 		return nil
 	}
 	return f
+}
+
+// isClient reports whether an end is the original client of a flow that the node masqueraded.
+func (f *flow) isClient(end netip.AddrPort) bool {
+	return f.client.Addr() == end.Addr() && (f.client.Port() == 0 || f.client.Port() == end.Port())
 }
 
 // create adds a flow whose first packet passes.

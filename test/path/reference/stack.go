@@ -38,7 +38,7 @@ func (n *Node) AfterDNAT(device int, p *Packet, number int) Verdict {
 	}
 	k, from := KeyOf(r.src, r.dst, p.Proto)
 	f := n.find(k)
-	if r.answer && (dst == r.dst || f != nil && f.client.IsValid() && f.client == p.Dst) {
+	if r.answer && (dst == r.dst || f != nil && f.isClient(dst)) {
 		return Verdict{Fate: ToStack, Why: "answer"}
 	}
 	allowed := p.Src == p.Dst || n.allows(pod, Egress, p.Dst, p.Proto, dst.Port())

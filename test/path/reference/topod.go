@@ -7,7 +7,7 @@ import "net/netip"
 // Sender is the sender of a packet according to connection tracking: the original client, if the stack
 // masqueraded it.
 type Sender struct {
-	Addr netip.Addr
+	From netip.AddrPort
 	// Reached is true if the sender opened the flow, so that the pod answers it.
 	Reached bool
 }
@@ -55,8 +55,11 @@ func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
 // arrives reports whether the source of a packet is valid for its device, and determines the sender.
 func (n *Node) arrives(w *walk) bool {
 	src := w.packet.Src
-	w.host, w.client = w.device == Host, netip.Addr{}
+	w.host, w.client = w.device == Host, netip.AddrPort{}
 	if w.host {
+		if w.sender != nil && w.sender.Reached && w.sender.From != w.src && !w.packet.IsError() {
+			w.client = w.sender.From
+		}
 		return true
 	}
 	from := n.Pods[w.device]
@@ -65,12 +68,12 @@ func (n *Node) arrives(w *walk) bool {
 		w.exchanged = !from.has(src)
 	}
 	if w.exchanged {
-		if w.sender == nil || w.sender.Addr == src {
+		if w.sender == nil || w.sender.From.Addr() == src {
 			return false
 		}
-		src = w.sender.Addr
+		src = w.sender.From.Addr()
 		if w.sender.Reached {
-			w.client = src
+			w.client = w.sender.From
 		}
 	}
 	if from != nil {
@@ -105,7 +108,7 @@ func (n *Node) receive(w *walk) Verdict {
 	if p.Proto == UDP {
 		f.remote = false
 	}
-	if f.direct || f.client.IsValid() || f.device[w.from] != w.device {
+	if f.direct || f.client.IsValid() || w.client.IsValid() || f.device[w.from] != w.device {
 		if !n.arrives(w) {
 			return drop("source cannot come by this device")
 		}
