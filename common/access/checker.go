@@ -26,8 +26,9 @@ const (
 	// maxToken is the length of a token in bytes. maxKept bounds the answers of each kind that are kept.
 	maxToken, maxKept = 16 << 10, 4096
 	// maxCalls bounds the calls of the Authority at a time, and callTimeout each of them with its wait. Calls about tokens that
-	// were not valid before are bounded by maxUnknown, and take none of the others.
-	maxCalls, maxUnknown, callTimeout = 12, 4, 5 * time.Second
+	// were not valid before are bounded by maxUnknown, and take none of the others. Calls about the rights of one user are bounded
+	// by maxUser: it may name many namespaces.
+	maxCalls, maxUnknown, maxUser, callTimeout = 12, 4, 4, 5 * time.Second
 )
 
 // Checker decides about clients. It is safe for concurrent use.
@@ -42,6 +43,13 @@ type Checker struct {
 	mutex  sync.Mutex
 	users  map[string]kept[User]
 	rights map[string]kept[bool]
+	shares map[string]*share // by name of the user
+}
+
+// share bounds the calls about the rights of one user. It exists while there are such calls.
+type share struct {
+	calls   chan struct{} // an element per call
+	waiting int           // calls that have an element or wait for one
 }
 
 // kept is an answer of the Authority, with the time of its end.
@@ -56,7 +64,7 @@ func NewChecker(a Authority, now func() time.Time) *Checker {
 	if now == nil {
 		now = time.Now
 	}
-	return &Checker{authority: a, now: now, calls: make(chan struct{}, maxCalls), unknown: make(chan struct{}, maxUnknown), users: make(map[string]kept[User]), rights: make(map[string]kept[bool])}
+	return &Checker{authority: a, now: now, calls: make(chan struct{}, maxCalls), unknown: make(chan struct{}, maxUnknown), users: make(map[string]kept[User]), rights: make(map[string]kept[bool]), shares: make(map[string]*share)}
 }
 
 // User returns the user of a token. The error is ErrUnauthenticated, or says why there is no answer.
@@ -65,7 +73,7 @@ func (c *Checker) User(ctx context.Context, token string) (User, error) {
 		return User{}, ErrUnauthenticated
 	}
 	sum := sha256.Sum256([]byte(token)) // the tokens themselves are not kept
-	return lookUp(ctx, c, c.users, c.unknown, "user "+string(sum[:]), func(ctx context.Context) (User, time.Duration, error) {
+	return lookUp(ctx, c, c.users, place{slots: c.unknown, key: "user " + string(sum[:])}, func(ctx context.Context) (User, time.Duration, error) {
 		u, err := c.authority.Authenticate(ctx, token)
 		if err != nil {
 			return User{}, DenyFor, err
@@ -76,7 +84,8 @@ func (c *Checker) User(ctx context.Context, token string) (User, error) {
 
 // Check returns nil if a user has a right, and a DeniedError otherwise. Another error says why there is no answer.
 func (c *Checker) Check(ctx context.Context, u User, r Right) error {
-	allowed, err := lookUp(ctx, c, c.rights, c.calls, "right "+fingerprint(u)+" "+r.String(), func(ctx context.Context) (bool, time.Duration, error) {
+	at := place{slots: c.calls, key: "right " + fingerprint(u) + " " + r.String(), user: u.Name}
+	allowed, err := lookUp(ctx, c, c.rights, at, func(ctx context.Context) (bool, time.Duration, error) {
 		allowed, err := c.authority.Allowed(ctx, u, r)
 		if allowed && err == nil {
 			return true, AllowFor, nil
@@ -121,9 +130,16 @@ func (c *Checker) Scope(ctx context.Context, u User, verb string, namespaces []s
 // ErrTooMany means that a request names too many namespaces.
 var ErrTooMany = errors.New("too many namespaces")
 
-// lookUp returns a kept answer, or a new one of the Authority. Failures to answer are not kept. slots bounds the first calls for
-// a key; when its answer has ended, further calls belong to c.calls.
-func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], slots chan struct{}, key string, call func(context.Context) (T, time.Duration, error)) (T, error) {
+// place says where an answer is kept, and which calls count as one. slots bounds the first calls for the key; when its answer
+// has ended, further calls belong to Checker.calls. With a user, its share bounds the calls, too.
+type place struct {
+	slots     chan struct{}
+	key, user string
+}
+
+// lookUp returns a kept answer, or a new one of the Authority. Failures to answer are not kept.
+func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], at place, call func(context.Context) (T, time.Duration, error)) (T, error) {
+	key := at.key
 	c.mutex.Lock()
 	k, ok := all[key]
 	c.mutex.Unlock()
@@ -131,18 +147,17 @@ func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], slot
 		return k.answer, k.err
 	}
 	if ok && k.err == nil {
-		slots = c.calls
+		at.slots = c.calls
 	}
 	// One call serves all clients that wait for its answer, so that none of them may cancel it.
 	answers := c.flight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("too many clients wait for the API server: %w", ctx.Err())
+		leave, err := c.enter(ctx, at)
+		if err != nil {
+			return nil, err
 		}
-		defer func() { <-slots }()
+		defer leave()
 		now := c.now()
 		answer, lifetime, err := call(ctx)
 		if err == nil || errors.Is(err, ErrUnauthenticated) {
@@ -160,6 +175,53 @@ func lookUp[T any](ctx context.Context, c *Checker, all map[string]kept[T], slot
 	case <-ctx.Done():
 		var none T
 		return none, ctx.Err()
+	}
+}
+
+// enter waits until the Authority may be called. First comes the share of the user, so that its calls that wait take no other
+// slot. The result ends the call.
+func (c *Checker) enter(ctx context.Context, at place) (leave func(), err error) {
+	slots := []chan struct{}{at.slots}
+	if at.user != "" {
+		c.mutex.Lock()
+		s := c.shares[at.user]
+		if s == nil {
+			s = &share{calls: make(chan struct{}, maxUser)}
+			c.shares[at.user] = s
+		}
+		s.waiting++
+		c.mutex.Unlock()
+		slots = []chan struct{}{s.calls, at.slots}
+	}
+	var held []chan struct{}
+	leave = func() {
+		for _, slot := range held {
+			<-slot
+		}
+		if at.user != "" {
+			c.leaveShare(at.user)
+		}
+	}
+	for _, slot := range slots {
+		select {
+		case slot <- struct{}{}:
+			held = append(held, slot)
+		case <-ctx.Done():
+			leave()
+			return nil, fmt.Errorf("too many clients wait for the API server: %w", ctx.Err())
+		}
+	}
+	return leave, nil
+}
+
+// leaveShare ends a call of a user.
+func (c *Checker) leaveShare(user string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if s := c.shares[user]; s.waiting == 1 {
+		delete(c.shares, user)
+	} else {
+		s.waiting--
 	}
 }
 

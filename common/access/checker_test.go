@@ -168,6 +168,42 @@ func TestGuessesDoNotBlock(t *testing.T) {
 	})
 }
 
+// slow is an Authority that gives no answer about the rights of mallory.
+type slow struct{ fake }
+
+func (s *slow) Allowed(ctx context.Context, u User, r Right) (bool, error) {
+	if u.Name == "mallory" {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
+	return s.fake.Allowed(ctx, u, r)
+}
+
+// TestUserTakesItsShare checks that a user who names many namespaces, with several tokens, does not keep others waiting.
+func TestUserTakesItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{fake{rights: map[string]bool{"eve get nodes.inspect.isthmus.dev at the cluster scope": true}}}
+		c := NewChecker(s, nil)
+		for i := range 4 * maxCalls {
+			u := User{Name: "mallory", Extra: map[string][]string{"credential-id": {fmt.Sprint(i % 3)}}}
+			go func() { _ = c.Check(t.Context(), u, Right{Get, Flows, fmt.Sprint("n", i)}) }()
+		}
+		synctest.Wait()
+		start := time.Now()
+		if err := c.Check(t.Context(), User{Name: "eve"}, Right{Get, Nodes, ""}); err != nil || time.Since(start) != 0 {
+			t.Errorf("another user: %v after %s", err, time.Since(start))
+		}
+		if n := len(c.calls); n != maxUser {
+			t.Errorf("%d calls about one user at a time, want %d", n, maxUser)
+		}
+		time.Sleep(2 * callTimeout)
+		synctest.Wait()
+		if len(c.shares) != 0 || len(c.calls) != 0 {
+			t.Errorf("%d shares and %d calls are left", len(c.shares), len(c.calls))
+		}
+	})
+}
+
 // TestGuessesEvictNoUser checks that refused tokens do not remove the answer about a valid one, and that without refused ones
 // only the oldest answer goes.
 func TestGuessesEvictNoUser(t *testing.T) {
