@@ -134,7 +134,7 @@ func (c *call) expect(e *policy.Evaluator) want {
 		}
 		egress, _ := e.Flow(model.Flow{Src: c.from.from, Dst: toward.Addr(), Protocol: c.protocol, Port: toward.Port()})
 		_, ingress := e.Flow(model.Flow{Src: client, Dst: dst, Protocol: c.protocol, Port: b.port})
-		if min(egress.Verdict, ingress.Verdict) == model.Allow && !c.overblocked(b) {
+		if min(egress.Verdict, ingress.Verdict) == model.Allow && !c.overblocked(b) && !c.unanswered(e, b, dst) {
 			w.allowed[b.name] = seen
 		} else {
 			w.denied++
@@ -152,6 +152,16 @@ func (c *call) overblocked(b *backend) bool {
 	request := b.pod && c.via == b.node && !c.to.local && (c.from.pod || c.from.node != b.node)
 	answer := c.from.pod && (c.via == c.from.node || c.via == outside && b.pod && b.node == c.from.node)
 	return request || answer
+}
+
+// unanswered reports whether the backend of an SCTP call by its own node may not answer: its answer goes to another port than that
+// of the client, which looks like a flow of its own (docs/policy.md).
+func (c *call) unanswered(e *policy.Evaluator, b *backend, at netip.Addr) bool {
+	if c.protocol != model.SCTP || c.from.pod || !b.pod || b.node != c.from.node {
+		return false
+	}
+	back, _ := e.Flow(model.Flow{Src: at, Dst: c.from.from, Protocol: c.protocol, Port: 40000})
+	return back.Verdict == model.Deny
 }
 
 // seen is the client address that a backend sees. Connections by the port of a node
