@@ -153,7 +153,11 @@ func (l *lab) classified(names ...string) (n int) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
 		for _, name := range names {
-			index, err := link.Index(link.HostName(model.MakeEndpointID(name, "eth0")))
+			host := link.HostName(model.MakeEndpointID(name, "eth0"))
+			if l.plugin != nil {
+				host = "veth-" + name
+			}
+			index, err := link.Index(host)
 			if err != nil {
 				return err
 			}

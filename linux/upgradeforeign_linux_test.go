@@ -90,6 +90,42 @@ func TestForeignUpgrade(t *testing.T) {
 	})
 }
 
+// The same with classifiers in place of links, as on Linux before 6.6, and without closed interfaces.
+func TestForeignUpgradeByClassifiers(t *testing.T) {
+	t.Parallel()
+	for name := range plugins {
+		t.Run(name, func(t *testing.T) {
+			upgradeClassifiers(t, newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir, c.ByClassifiers = true, name, true }))
+		})
+	}
+}
+
+func upgradeClassifiers(t *testing.T, l *lab) {
+	u := newUpgradeTraffic(l)
+	if n := l.classified("a", "b"); n != 2 {
+		t.Fatalf("%d of 2 pods are on classifiers", n)
+	}
+	u.begin()
+	u.judge()
+	u.age()
+	l.start()
+	u.judge()           // by the old programs
+	f := l.pod("f", 16) // the older layout does not know it
+	l.denied(f, "tcp", outsideAddr4, 8080)
+	l.denied(f, "udp", outsideAddr6, 8080)
+	u.pod["f"] = 16
+	u.adopt()
+	u.judge()
+	l.allowed(f, "tcp", outsideAddr4, 8080)
+	l.denied(f, "tcp", "10.1.0.12", 8080)
+	u.settled()
+	l.again() // as any restart
+	u.adopt()
+	u.judge()
+	u.settled()
+	u.end()
+}
+
 // An agent of mode policy that is killed at any step of an upgrade loses nothing, and the next one completes it.
 func TestForeignUpgradeIsKilledAtEveryStep(t *testing.T) {
 	if !hasTCX(t) {
