@@ -154,8 +154,8 @@ func (c *call) overblocked(b *backend) bool {
 	return request || answer
 }
 
-// unanswered reports whether the backend of an SCTP call by its own node may not answer: its answer goes to another port than that
-// of the client, which looks like a flow of its own (docs/policy.md).
+// unanswered reports whether the backend of an SCTP call by its own node may not answer. The answer goes to another port than that
+// of the client, so it looks like a flow of the pod (docs/policy.md).
 func (c *call) unanswered(e *policy.Evaluator, b *backend, at netip.Addr) bool {
 	if c.protocol != model.SCTP || c.from.pod || !b.pod || b.node != c.from.node {
 		return false

@@ -14,7 +14,7 @@ import (
 // Lock is a directory that this process holds.
 type Lock struct{ file *os.File }
 
-// errHeld is the error of tryLock while another process holds the lock.
+// errHeld is the error of try while another process holds the lock, or has just removed the directory.
 var errHeld = errors.New("is in use")
 
 // retry is the interval between attempts to take a lock that another process holds.
@@ -53,10 +53,17 @@ func try(dir string) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lock directory %s: create it: %w", dir, err)
 	}
-	if err := closeToOthers(dir); err != nil {
+	err := closeToOthers(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errHeld
+	}
+	if err != nil {
 		return nil, fmt.Errorf("lock directory %s: restrict it to its owner: %w", dir, err)
 	}
 	f, err := tryLock(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errHeld
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock directory %s: %w", dir, err)
 	}

@@ -41,8 +41,8 @@ func tryLock(dir string) (*os.File, error) {
 		}
 	}
 	f.Close()
-	if err == nil || errors.Is(err, os.ErrNotExist) {
-		return nil, errHeld // the directory was removed or replaced in the meantime
+	if err == nil {
+		return nil, errHeld // the directory was replaced in the meantime
 	}
 	return nil, err
 }

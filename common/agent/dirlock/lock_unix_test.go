@@ -5,6 +5,7 @@
 package dirlock_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -26,6 +27,27 @@ func TestOnlyForTheOwner(t *testing.T) {
 		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: mode %o, %v, want 700", d, info.Mode().Perm(), err)
 		}
+	}
+}
+
+// TestDirectoryIsRemoved takes a directory that another process removes again and again.
+func TestDirectoryIsRemoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			os.Remove(dir)
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	for range 100 {
+		l, _, err := take(t, dir, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
 	}
 }
 
