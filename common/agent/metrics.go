@@ -71,7 +71,7 @@ func newViewCollector(a *Agent) *viewCollector {
 		verdicts:    desc("verdicts_total", "Decisions on new flows since the data path was loaded.", "direction", "verdict"),
 		drops:       desc("drops_total", "Packets dropped for reasons other than policy, by reason.", "reason"),
 		untracked:   desc("flows_untracked_total", "Allowed flows that did not fit into the full flow table; their reply packets are decided as new flows."),
-		entries:     desc("map_entries", "Entries of the data path's maps, at the last count.", "map"),
+		entries:     desc("map_entries", "Entries of the data path's maps, at the last count. In flow tables, flows that have not expired.", "map"),
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
 		denied:      desc("deny_list_entries", "Deny list entries in force.", "family"),
 		denyDevices: desc("deny_list_device", "Always 1; an uplink that enforces deny lists with XDP, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),

@@ -250,6 +250,45 @@ func TestExpiredFlowsMakeRoom(t *testing.T) {
 	}
 }
 
+// The usage of the flow table counts flows that have not expired, also by a sample of a large table. Once each entry had a flow, nearly
+// all still have one.
+func TestFlowUsage(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		const timeout = 2 * time.Second // a slow machine opens and answers the flows below in less
+		for _, size := range []int{1024, 16384} {
+			c := newCrowd(t, size, loader.Timeouts{Opening: timeout, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
+			used := func() int {
+				t.Helper()
+				all, err := c.path.FlowUsage()
+				if err != nil {
+					t.Fatal(err)
+				}
+				u := all[map[bool]string{false: "conns4", true: "conns6"}[v6]]
+				if u.Capacity != size {
+					t.Errorf("a table of %d entries has a capacity of %d", size, u.Capacity)
+				}
+				return u.Entries
+			}
+			for port := range uint16(size) {
+				c.open(0, v6, 1000+port)
+				if port%4 == 0 && !c.known(0, v6, 1000+port) {
+					t.Fatal("an answer does not pass")
+				}
+			}
+			if n := used(); n != size {
+				t.Errorf("%d of %d entries are used, want all", n, size)
+			}
+			time.Sleep(timeout + 200*time.Millisecond)
+			if n := used(); n < size*22/100 || n > size*28/100 || size == 1024 && n != size/4 {
+				t.Errorf("%d of %d entries are used after three quarters of the flows have expired", n, size)
+			}
+			if _, entries := c.shares(v6); entries != size {
+				t.Errorf("%d of %d entries have a flow", entries, size)
+			}
+		}
+	})
+}
+
 // In a full table, flows without an answer make room before flows that were answered.
 func TestUnansweredFlowsMakeRoom(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {

@@ -30,11 +30,13 @@ var notUnderWine = map[string]struct {
 	why   string
 }{
 	"common/hubble": {why: "Wine 8 has no Unix sockets", tests: []string{
-		"TestFollow", "TestIncomplete", "TestLost", "TestMissedAtStart", "TestNewest", "TestPeers", "TestServer", "TestSlowClients", "TestStreamsAreBounded", "TestUnavailable"}},
+		"TestFollow", "TestIncomplete", "TestLost", "TestNewest", "TestPeers", "TestServer", "TestSlowClients", "TestStreamsAreBounded", "TestUnavailable"}},
 	"common/hubble/explainer": {why: "Wine 8 has no Unix sockets", tests: []string{"TestCluster", "TestExplain", "TestReadings", "TestReport", "TestSlowClients"}},
 	"common/relay": {why: "Wine 8 has no Unix sockets", tests: []string{
-		"TestAccess", "TestDiscover", "TestExplain", "TestExplainAccess", "TestExplainDifference", "TestExplainLeaks", "TestExplainOtherPods", "TestFollowKept",
-		"TestFollowThreeNodes", "TestKilledNode", "TestPast", "TestRefresh", "TestRevoked", "TestSlowClient", "TestStreamsOfAUser"}},
+		"TestAccess", "TestDiscover", "TestDiscoverHostile", "TestExplain", "TestExplainAccess", "TestExplainDifference", "TestExplainLeaks",
+		"TestExplainOtherPods", "TestFollowFlood", "TestFollowKept", "TestFollowOldFlows", "TestFollowThreeNodes", "TestFutureFlows", "TestKilledNode",
+		"TestLargeAnswers", "TestMalformedError", "TestMalformedTimes", "TestPagesLeakNothing", "TestPast", "TestRefresh", "TestReports",
+		"TestReportsAccess", "TestRevoked", "TestSlowClient", "TestStreamsOfAUser", "TestWrongReports"}},
 	"common/kube/manifests": {why: "Wine 8 makes no symbolic links, and a watched directory can neither be removed nor seen to be renamed", tests: []string{
 		"TestDirectoryComesAndGoes", "TestDirectoryFollowsChanges", "TestDirectoryIsALink", "TestDirectoryNeverMixes", "TestDirectoryRescans", "TestIrregularFiles"}},
 	"windows/hostroute": {why: "Wine has no route of loopback addresses; TestHostRoutes of test/wine runs it with another route", tests: []string{"TestSystem"}},
