@@ -38,8 +38,9 @@ const (
 	closing
 )
 
-// noDevice is the device of an end whose packets have not been seen.
-const noDevice = -1
+// noDevice is the device of an end whose packets have not been seen. The first packet of another device shows that the sender has
+// changed. One of the host does not: it needs no proof of its source, and the programs look up none (ADR 34).
+const noDevice = Host
 
 // flow is an entry of the flow table. The index of an array is the end of the key.
 type flow struct {
