@@ -83,14 +83,19 @@ static ULONG call(const char *op, const WCHAR *words, PWSTR *output)
 	return code(forward(&(struct request){ op, .args = { words } }, &(struct answer){ .output = output }));
 }
 
-/* Takes bytes from hexadecimal digits; returns how many. */
+/* Returns the value of a hexadecimal digit, or -1. */
+static int nibble(WCHAR c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Takes bytes from hexadecimal digits; returns how many. swscanf would take longer than packets arrive. */
 static ULONG bytes(const WCHAR *digits, BYTE *to, ULONG room)
 {
 	ULONG n = 0;
-	unsigned byte;
 
-	for (; n < room && swscanf(digits, L"%2x", &byte) == 1; digits += 2)
-		to[n++] = (BYTE)byte;
+	for (; n < room && nibble(digits[0]) >= 0 && nibble(digits[1]) >= 0; digits += 2)
+		to[n++] = (BYTE)(nibble(digits[0]) << 4 | nibble(digits[1]));
 	return n;
 }
 
@@ -191,20 +196,20 @@ __declspec(dllexport) TRACEHANDLE WINAPI OpenTraceW(EVENT_TRACE_LOGFILEW *file)
 static void deliver(const WCHAR *lines)
 {
 	BYTE data[4096];
-	unsigned id;
-	ULONGLONG time;
-	int used;
+	WCHAR *at;
 
-	while (swscanf(lines, L"%u %I64u %n", &id, &time, &used) == 2) {
+	while (lines && *lines) {
 		EVENT_RECORD r = { .UserContext = opened.Context, .UserData = data };
 
-		r.EventHeader.EventDescriptor.Id = (USHORT)id;
-		r.EventHeader.TimeStamp.QuadPart = (LONGLONG)time;
-		r.UserDataLength = (USHORT)bytes(lines + used, data, sizeof data);
-		opened.EventRecordCallback(&r);
-		lines = wcschr(lines, '\n');
-		if (!lines++)
+		r.EventHeader.EventDescriptor.Id = (USHORT)wcstoul(lines, &at, 10);
+		r.EventHeader.TimeStamp.QuadPart = (LONGLONG)_wcstoui64(at, &at, 10);
+		if (*at != ' ')
 			return;
+		r.UserDataLength = (USHORT)bytes(at + 1, data, sizeof data);
+		opened.EventRecordCallback(&r);
+		lines = wcschr(at, '\n');
+		if (lines)
+			lines++;
 	}
 }
 
