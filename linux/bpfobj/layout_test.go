@@ -24,7 +24,7 @@ func TestSizes(t *testing.T) {
 		"conn_key4":   {unsafe.Sizeof(bpfobj.PodConnKey4{}), 16},
 		"conn_key6":   {unsafe.Sizeof(bpfobj.PodConnKey6{}), 40},
 		"approval":    {unsafe.Sizeof(bpfobj.PodApproval{}), 8},
-		"conn":        {unsafe.Sizeof(bpfobj.PodConn{}), 100},
+		"conn":        {unsafe.Sizeof(bpfobj.PodConn{}), 104},
 		"conn_entry4": {unsafe.Sizeof(bpfobj.PodConnEntry4{}), 128},
 		"conn_entry6": {unsafe.Sizeof(bpfobj.PodConnEntry6{}), 144},
 		"datagram":    {unsafe.Sizeof(bpfobj.PodDatagram{}), 48},
