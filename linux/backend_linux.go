@@ -58,6 +58,7 @@ type Backend struct {
 	linked map[model.EndpointID]bool
 	// usage is the last recorded usage of the maps, for Counters.
 	usage     atomic.Pointer[map[string]dataplane.MapUsage]
+	flows     flowUsage
 	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
 	numbered  atomic.Pointer[numbered]
 	upgrade   upgrade
@@ -336,7 +337,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 		return c, err
 	}
 	c.Untracked = totals[bpfobj.CountUntracked]
-	flows, err := b.path.FlowUsage()
+	flows, err := b.flows.usage(b.path, time.Now())
 	if err != nil {
 		return c, err
 	}
