@@ -249,29 +249,31 @@ func TestNodeCallsItsPodByServices(t *testing.T) {
 				for _, to := range []string{net.JoinHostPort(f.service, "80"), net.JoinHostPort(f.node, "30080")} {
 					l.must(l.node.Do(func() error {
 						c, err := net.DialTimeout(network, to, patience)
-						flows = append(flows, c)
+						if err == nil {
+							flows = append(flows, c)
+							t.Cleanup(func() { c.Close() })
+						}
 						return err
 					}))
 				}
 			}
 		}
-		goesOn := func(when string) {
-			t.Helper()
-			for _, c := range flows {
-				if err := traffic.Exchange(c, patience); err != nil {
-					t.Fatalf("%s: %s %s: %v", when, c.RemoteAddr().Network(), c.RemoteAddr(), err)
-				}
-			}
-		}
-		goesOn("first")
+		l.goOn(flows)
 		l.apply(isolate("b", model.Egress, accept(pods("a"))), isolate("b", model.Ingress))
-		goesOn("after a policy change")
+		l.goOn(flows)
 		l.renew()
-		goesOn("after a restart")
-		for _, c := range flows {
-			c.Close()
-		}
+		l.goOn(flows)
 	})
+}
+
+// goOn exchanges data on connections.
+func (l *lab) goOn(flows []net.Conn) {
+	l.t.Helper()
+	for _, c := range flows {
+		if err := traffic.Exchange(c, patience); err != nil {
+			l.t.Fatalf("%s %s: %v", c.RemoteAddr().Network(), c.RemoteAddr(), err)
+		}
+	}
 }
 
 // A policy change applies to connections to Services, also while only the other end sends; a
@@ -294,21 +296,13 @@ func TestConnectionsToServices(t *testing.T) {
 			}
 		}
 	}
-	goesOn := func() {
-		t.Helper()
-		for _, c := range flows {
-			if err := traffic.Exchange(c, patience); err != nil {
-				t.Fatalf("%s %s: %v", c.RemoteAddr().Network(), c.RemoteAddr(), err)
-			}
-		}
-	}
-	goesOn()
+	l.goOn(flows)
 	l.apply(other)
-	goesOn()
+	l.goOn(flows)
 	l.renew()
-	goesOn()
+	l.goOn(flows)
 	l.apply(allow)
-	goesOn()
+	l.goOn(flows)
 	l.apply(isolate("a", model.Egress))
 	for _, c := range flows {
 		defer c.Close()

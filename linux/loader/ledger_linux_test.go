@@ -254,7 +254,7 @@ func TestExpiredFlowsMakeRoom(t *testing.T) {
 // all still have one.
 func TestFlowUsage(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
-		const timeout = 2 * time.Second // a slow machine opens and answers the flows below in less
+		const timeout = 2 * time.Second
 		for _, size := range []int{1024, 16384} {
 			c := newCrowd(t, size, loader.Timeouts{Opening: timeout, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
 			used := func() int {
@@ -269,13 +269,14 @@ func TestFlowUsage(t *testing.T) {
 				}
 				return u.Entries
 			}
+			began := time.Now()
 			for port := range uint16(size) {
 				c.open(0, v6, 1000+port)
 				if port%4 == 0 && !c.known(0, v6, 1000+port) {
 					t.Fatal("an answer does not pass")
 				}
 			}
-			if n := used(); n != size {
+			if n := used(); n != size && time.Since(began) < timeout { // an emulated processor takes longer
 				t.Errorf("%d of %d entries are used, want all", n, size)
 			}
 			time.Sleep(timeout + 200*time.Millisecond)
