@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include "maps.h"
+#include "order.h"
 #include "parse.h"
 
 /* Idle timeouts of flows, in jiffies, set by the loader. After the timeout, the roles of a flow
@@ -70,19 +71,6 @@ enum conn_version {
 /* The sizes of conns4 and conns6, set by the loader. */
 const volatile __u32 conns_size4;
 const volatile __u32 conns_size6;
-
-/* Whether the processor may execute loads in another order, as arm64 does. Set by the loader. */
-const volatile __u32 unordered_loads;
-
-/* Orders the loads before and after it. */
-static __always_inline void order_loads(void)
-{
-	__u64 none = 0;
-
-	if (unordered_loads) /* an exchange is a full barrier in BPF */
-		asm volatile("" ::"r"(__sync_lock_test_and_set(&none, 1)));
-	asm volatile("" ::: "memory");
-}
 
 static __always_inline __u32 version_of(const struct conn *c)
 {

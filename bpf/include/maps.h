@@ -4,6 +4,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "types.h"
+#include "order.h"
 
 /* All maps are pinned by name. Only the agent writes a map, unless its comment says otherwise.
  * max_entries are defaults that the loader may change. */
@@ -356,9 +357,14 @@ static __always_inline const struct endpoint *find_endpoint(__u32 ifindex)
 	__u32 place = ifindex % INTERFACES;
 	struct ifindex key = { .ifindex = ifindex };
 	struct interface *i = bpf_map_lookup_elem(&interfaces, &place);
+	__u64 other = 1;
 
-	if (i && i->ifindex == ifindex)
-		return &i->endpoint;
+	if (i) {
+		other = *(volatile __u32 *)&i->ifindex ^ ifindex;
+		asm volatile("" : "+r"(other)); /* or the compiler adds a constant below */
+	}
+	if (i && !other) /* the agent wrote the endpoint before the index */
+		return after_load(&i->endpoint, other);
 	return bpf_map_lookup_elem(&endpoints, &key);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "maps.h"
+#include "order.h"
 #include "mode.h"
 #include "parse.h"
 
@@ -126,13 +127,16 @@ static __always_inline __u32 table_verdict(__u32 table, enum direction dir, __u3
 
 /* Returns the current generation of the maps. The kernel may delay a program for long between
  * any two instructions. A verdict is valid if the generation after it equals the generation
- * before its first lookup. */
+ * before its first lookup. Loads before and after the call keep that order. */
 static __always_inline __u32 current_generation(void)
 {
-	__u32 zero = 0;
+	__u32 zero = 0, number;
 	volatile struct generation *s = bpf_map_lookup_elem(&generation, &zero);
 
-	return s ? s->number : 0;
+	order_loads();
+	number = s ? s->number : 0;
+	order_loads();
+	return number;
 }
 
 /* How often a program evaluates a verdict again before it gives up with DENY. */

@@ -357,6 +357,7 @@ const (
 	XdpVarEventCost      = "event_cost"
 	XdpVarEventRate      = "event_rate"
 	XdpVarEventWindow    = "event_window"
+	XdpVarUnorderedLoads = "unordered_loads"
 )
 
 // LoadXdp returns the embedded CollectionSpec for Xdp.
@@ -458,10 +459,11 @@ type XdpMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpVariableSpecs struct {
-	EventAllowed *ebpf.VariableSpec `ebpf:"event_allowed"`
-	EventCost    *ebpf.VariableSpec `ebpf:"event_cost"`
-	EventRate    *ebpf.VariableSpec `ebpf:"event_rate"`
-	EventWindow  *ebpf.VariableSpec `ebpf:"event_window"`
+	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
+	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
+	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
+	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
+	UnorderedLoads *ebpf.VariableSpec `ebpf:"unordered_loads"`
 }
 
 // XdpObjects contains all objects after they have been loaded into the kernel.
@@ -583,10 +585,11 @@ func (m *XdpMaps) Close() error {
 //
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpVariables struct {
-	EventAllowed *ebpf.Variable `ebpf:"event_allowed"`
-	EventCost    *ebpf.Variable `ebpf:"event_cost"`
-	EventRate    *ebpf.Variable `ebpf:"event_rate"`
-	EventWindow  *ebpf.Variable `ebpf:"event_window"`
+	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
+	EventCost      *ebpf.Variable `ebpf:"event_cost"`
+	EventRate      *ebpf.Variable `ebpf:"event_rate"`
+	EventWindow    *ebpf.Variable `ebpf:"event_window"`
+	UnorderedLoads *ebpf.Variable `ebpf:"unordered_loads"`
 }
 
 // XdpPrograms contains all programs after they have been loaded into the kernel.

@@ -65,6 +65,9 @@ func (m interfaces) put(ifindex uint32, e bpfobj.PodEndpoint) error {
 	if _, err := m.WriteAt(buf, place); err != nil {
 		return fmt.Errorf("write to map interfaces: %w", err)
 	}
+	if err := orderStores(); err != nil {
+		return err
+	}
 	return m.name(place, ifindex)
 }
 

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -52,8 +55,44 @@ func (d *DataPath) beginGeneration() error {
 	d.generation++
 	var buf [4]byte
 	binary.NativeEndian.PutUint32(buf[:], d.generation)
+	if err := orderStores(); err != nil {
+		return err
+	}
 	if _, err := d.generationAt.WriteAt(buf[:], 0); err != nil {
 		return fmt.Errorf("increment the generation of the maps: %w", err)
+	}
+	return orderStores()
+}
+
+// Commands of membarrier(2).
+const (
+	membarrierPrivateExpedited         = 1 << 3
+	membarrierRegisterPrivateExpedited = 1 << 4
+)
+
+// orderStores orders the stores to maps before it and after it, in shared memory and by system calls. Programs
+// order their loads (bpf/include/order.h). x86-64 executes stores in order and needs nothing.
+func orderStores() error {
+	if runtime.GOARCH == "amd64" {
+		return nil
+	}
+	return fullBarrier()
+}
+
+// fullBarrier is a full memory barrier on this processor, by the kernel: Go has none that every arm64 processor
+// executes as one.
+func fullBarrier() error {
+	if err := errors.Join(registerBarrier(), membarrier(membarrierPrivateExpedited)); err != nil {
+		return fmt.Errorf("order the writes to maps: %w; the kernel needs CONFIG_MEMBARRIER", err)
+	}
+	return nil
+}
+
+var registerBarrier = sync.OnceValue(func() error { return membarrier(membarrierRegisterPrivateExpedited) })
+
+func membarrier(command uintptr) error {
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, command, 0, 0); errno != 0 {
+		return fmt.Errorf("membarrier: %w", errno)
 	}
 	return nil
 }

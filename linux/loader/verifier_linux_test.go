@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
@@ -146,4 +147,59 @@ func instructions(t *testing.T, name string, p *ebpf.Program) uint32 {
 		t.Fatalf("program %s: the kernel does not say how many instructions it verified", name)
 	}
 	return n
+}
+
+// TestUnorderedProcessors loads the programs as for processors that reorder loads. Barriers surround each load
+// of the generation.
+func TestUnorderedProcessors(t *testing.T) {
+	for _, read := range []func() (*ebpf.CollectionSpec, error){bpfobj.LoadPod, bpfobj.LoadEgress, bpfobj.LoadXdp} {
+		spec, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range spec.Maps {
+			m.Pinning = ebpf.PinNone
+		}
+		if err := spec.Variables["unordered_loads"].Set(uint32(1)); err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for name, p := range spec.Programs {
+			if errors.Is(features.HaveProgramType(p.Type), ebpf.ErrNotSupported) {
+				delete(spec.Programs, name)
+			}
+			found += fencedLoads(t, name, p.Instructions)
+		}
+		if found == 0 {
+			t.Error("no program loads the generation")
+		}
+		loaded, err := ebpf.NewCollection(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded.Close()
+	}
+}
+
+// fencedLoads returns the number of loads of the generation, and reports those without two exchanges behind the
+// reference to the map.
+func fencedLoads(t *testing.T, name string, code asm.Instructions) (found int) {
+	t.Helper()
+	const near = 24 // instructions from the reference to the second exchange
+	for i := range code {
+		if code[i].Reference() != "generation" {
+			continue
+		}
+		found++
+		exchanges := 0
+		for _, next := range code[i+1 : min(i+1+near, len(code))] {
+			if next.OpCode.Class() == asm.StXClass && next.OpCode.Mode() == asm.AtomicMode {
+				exchanges++
+			}
+		}
+		if exchanges < 2 {
+			t.Errorf("program %s: %d barriers around the load of the generation at instruction %d, want 2", name, exchanges, i)
+		}
+	}
+	return found
 }
