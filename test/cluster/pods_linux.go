@@ -28,6 +28,7 @@ type Pod struct {
 	NS          *netns.NS
 	containerID string
 	netnsPath   string
+	running     bool // whether HNS has its container
 }
 
 // Schedule assigns every policed pod to a node in turn, and writes it to the manifests. The node selector chooses
@@ -72,7 +73,7 @@ func (c *Cluster) Schedule(o model.Objects, limit int) ([]*model.Pod, error) {
 	return placed, nil
 }
 
-// Attach makes the namespace of a pod, connects it by CNI ADD, and publishes its addresses. If ADD fails it
+// Attach makes the namespace of a pod, connects it by CNI ADD, starts its container, and publishes its addresses. If ADD fails it
 // removes the pod, as a runtime does.
 func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Duration, error) {
 	i := slices.IndexFunc(c.Nodes, func(n *Node) bool { return n.Name == pod.Node })
@@ -90,6 +91,9 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 		return nil, 0, errors.Join(fmt.Errorf("CNI ADD of %s on %s: %w", pod.PodID, pod.Node, err), c.Detach(ctx, p))
 	}
 	took := time.Since(start)
+	if err := p.startContainer(ctx); err != nil {
+		return nil, 0, err
+	}
 	result, err := types100.GetResult(added)
 	if err != nil {
 		return nil, 0, err
@@ -105,8 +109,11 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 	return p, took, c.Manifests.WritePod(pod)
 }
 
-// Detach removes a pod by CNI DEL.
+// Detach ends a pod's container and removes the pod by CNI DEL.
 func (c *Cluster) Detach(ctx context.Context, p *Pod) error {
+	if err := p.endContainer(ctx); err != nil {
+		return err
+	}
 	if err := p.del(ctx); err != nil {
 		return fmt.Errorf("CNI DEL of %s on %s: %w", p.PodID, p.Node.Name, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -76,6 +77,27 @@ func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, 
 // makeHCNNamespace does what containerd does before CNI ADD. A network namespace represents the HCN namespace.
 func (n *Node) makeHCNNamespace(ctx context.Context, netns string) (string, error) {
 	return n.ask(ctx, "/namespace", url.Values{"netns": {netns}})
+}
+
+// startContainer does what containerd does after CNI ADD: HNS connects an endpoint once a container runs in its
+// HCN namespace.
+func (p *Pod) startContainer(ctx context.Context) error {
+	if p.Node.OS != model.Windows {
+		return nil
+	}
+	_, err := p.Node.ask(ctx, "/container", url.Values{"namespace": {p.netnsPath}, "id": {p.containerID}})
+	p.running = err == nil
+	return err
+}
+
+// endContainer does what containerd does before CNI DEL.
+func (p *Pod) endContainer(ctx context.Context) error {
+	if !p.running {
+		return nil
+	}
+	_, err := p.Node.ask(ctx, "/container", url.Values{"namespace": {p.netnsPath}, "id": {p.containerID}, "gone": {"true"}})
+	p.running = err != nil
+	return err
 }
 
 // MakeNetwork makes a network in the HNS of a Windows node, as a script of another CNI does. With an endpoint it also

@@ -98,7 +98,7 @@ func (n *windowsNode) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// run makes the pod's namespaces, attaches the pod, and reports it ready.
+// run makes the pod's namespaces, attaches the pod, starts its container in HNS, and reports it ready.
 func (n *windowsNode) run(ctx context.Context, p *windowsPod) (err error) {
 	if p.ns, err = netns.Prepared(n.namespaceOf(p.namespace, p.name).Path()); err != nil {
 		return err
@@ -112,6 +112,9 @@ func (n *windowsNode) run(ctx context.Context, p *windowsPod) (err error) {
 		return err
 	}
 	if err := n.attach(ctx, p); err != nil {
+		return err
+	}
+	if _, err := n.machine.Control("/container", url.Values{"namespace": {p.hcn}, "id": {p.uid}}); err != nil {
 		return err
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
@@ -178,6 +181,10 @@ func (n *windowsNode) namespaceOf(namespace, name string) *netns.NS {
 func (n *windowsNode) detach(p *windowsPod) error {
 	n.setPod(p.key(), nil)
 	var errs []error
+	if p.hcn != "" { // the container ends before DEL, if it ever started
+		_, err := n.machine.Control("/container", url.Values{"namespace": {p.hcn}, "id": {p.uid}, "gone": {"true"}})
+		errs = append(errs, err)
+	}
 	list, err := n.network()
 	if err == nil && p.hcn != "" {
 		err = n.plugins().DelNetworkList(context.Background(), list, p.runtime())
