@@ -105,6 +105,7 @@ func (d *DataPath) exchange() error {
 	if err := d.copyVariables(spec); err != nil {
 		return err
 	}
+	namePrograms(spec)
 	var other struct {
 		bpfobj.PodPrograms
 		ForwardDirect *ebpf.Variable `ebpf:"forward_direct"`

@@ -91,6 +91,9 @@ func (d *DataPath) loadEgress() error {
 			m.Pinning = ebpf.PinNone
 		}
 	}
+	if err := PinMaps(spec, d.dir, opts.MapReplacements); err != nil {
+		return explain(d.dir, err)
+	}
 	if err := spec.LoadAndAssign(&d.egress.tunnels, opts); err != nil {
 		return explain(d.dir, err)
 	}

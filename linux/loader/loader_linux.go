@@ -108,7 +108,11 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 		defer c.Close() // the programs hold their own references
 		options.MapReplacements[c.name] = c.Map
 	}
-	if err := d.load(spec, options); err != nil {
+	err = PinMaps(spec, d.dir, options.MapReplacements)
+	if err == nil {
+		err = d.load(spec, options)
+	}
+	if err != nil {
 		return nil, explain(d.dir, err)
 	}
 	for _, c := range copies {

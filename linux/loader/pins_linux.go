@@ -11,9 +11,47 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
+
+// namePrefix distinguishes the programs and maps of Isthmus in lists of the kernel, which keeps 15 characters. Pins
+// have names without it.
+const namePrefix = "isth_"
+
+// PinMaps creates the maps of a spec that are to be pinned by name in dir and do not exist there, except those that are
+// replaced: the library gives a map the name of its pin. It names the programs.
+func PinMaps(spec *ebpf.CollectionSpec, dir string, replaced map[string]*ebpf.Map) error {
+	namePrograms(spec)
+	for name, m := range spec.Maps {
+		path := filepath.Join(dir, name)
+		if m.Pinning != ebpf.PinByName || replaced[name] != nil || inode(path) != 0 {
+			continue
+		}
+		made, err := newMap(m)
+		if err != nil {
+			return fmt.Errorf("create map %s: %w", name, err)
+		}
+		if err := errors.Join(made.Pin(path), made.Close()); err != nil {
+			return fmt.Errorf("pin map %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// newMap creates the map of a spec without a pin.
+func newMap(spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	own := spec.Copy()
+	own.Name, own.Pinning = namePrefix+spec.Name, ebpf.PinNone
+	return ebpf.NewMap(own)
+}
+
+func namePrograms(spec *ebpf.CollectionSpec) {
+	for name, p := range spec.Programs {
+		p.Name = namePrefix + name
+	}
+}
 
 // Pins records what a process has pinned, by path: maps, links and programs. It holds the
 // descriptors of links while the process runs, so a link stays attached if another process

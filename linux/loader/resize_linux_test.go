@@ -3,8 +3,10 @@
 package loader_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -88,6 +90,44 @@ func TestResizeIsInterrupted(t *testing.T) {
 			if pass, err := p.path.Run(p.pod, in, answer); err != nil || !pass {
 				t.Errorf("after %v, with %d entries: an answer passes: %t, %v", after, wanted, pass, err)
 			}
+		}
+	}
+}
+
+// Every map of a pin has a name by which the lists of the kernel show whose it is, those of another size too.
+func TestNamesOfMaps(t *testing.T) {
+	p := newPlaces(t)
+	p.resize(16)
+	p.resize(32)
+	entries, err := os.ReadDir(filepath.Join(p.dir, loader.LayoutVersion))
+	p.must(err)
+	maps := 0
+	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(p.dir, loader.LayoutVersion, e.Name()), nil)
+		p.must(err)
+		info, err := m.Info()
+		p.must(errors.Join(err, m.Close()))
+		want := "isth_" + e.Name()
+		if info.Name != want[:min(len(want), 15)] {
+			t.Errorf("map %s has the name %q", e.Name(), info.Name)
+		}
+		maps++
+	}
+	if maps < 40 {
+		t.Errorf("%d maps", maps)
+	}
+	from, to, err := p.path.ProgramNumbers()
+	p.must(err)
+	for _, program := range []uint32{from, to} {
+		loaded, err := ebpf.NewProgramFromID(ebpf.ProgramID(program))
+		p.must(err)
+		info, err := loaded.Info()
+		p.must(errors.Join(err, loaded.Close()))
+		if !strings.HasPrefix(info.Name, "isth_") {
+			t.Errorf("a program has the name %q", info.Name)
 		}
 	}
 }

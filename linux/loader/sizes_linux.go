@@ -138,9 +138,7 @@ func renewDerived(spec *ebpf.CollectionSpec, dir, table string, copies []resized
 		return nil, nil
 	}
 	for _, name := range names {
-		wanted := spec.Maps[name].Copy()
-		wanted.Pinning = ebpf.PinNone
-		m, err := ebpf.NewMap(wanted)
+		m, err := newMap(spec.Maps[name])
 		if err != nil {
 			return fresh, fmt.Errorf("create map %s: %w", name, err)
 		}
@@ -187,9 +185,7 @@ func copySized(name string, old *ebpf.Map, spec *ebpf.MapSpec) (*ebpf.Map, error
 	if flowtable.Derived[name] == nil {
 		return copyMap(old, spec)
 	}
-	wanted := spec.Copy()
-	wanted.Pinning = ebpf.PinNone
-	m, err := ebpf.NewMap(wanted)
+	m, err := newMap(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -203,9 +199,7 @@ func copySized(name string, old *ebpf.Map, spec *ebpf.MapSpec) (*ebpf.Map, error
 // copyMap creates a map with the content of another one. It returns an error if not all entries
 // fit.
 func copyMap(old *ebpf.Map, spec *ebpf.MapSpec) (*ebpf.Map, error) {
-	wanted := spec.Copy()
-	wanted.Pinning = ebpf.PinNone
-	m, err := ebpf.NewMap(wanted)
+	m, err := newMap(spec)
 	if err != nil {
 		return nil, err
 	}

@@ -109,6 +109,9 @@ func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[stri
 			m.Pinning = ebpf.PinNone
 		}
 	}
+	if err := loader.PinMaps(spec, pins, opts.MapReplacements); err != nil {
+		return err
+	}
 	if err := spec.LoadAndAssign(&f.objects, opts); err != nil {
 		return fmt.Errorf("load the XDP program: %w", err)
 	}
