@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allowed reports whether the client runs as root or as the agent's own user. The kernel recorded the
-// client's credentials when it connected.
+// allowed reports whether the other end runs as root or as this process's own user. The kernel recorded its
+// credentials when it connected or began to listen.
 func allowed(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -5,6 +5,7 @@
 package socket_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -170,6 +171,16 @@ func TestOtherUsersAreRejected(t *testing.T) {
 			c.Close()
 		}
 	}()
+	out, err := asAnotherUser(t, dir, path).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "read 0 bytes") {
+		t.Errorf("another user: %v\n%s", err, out)
+	}
+}
+
+// asAnotherUser returns a command that runs the calling test again as another user, with a socket. The
+// directory must be open to that user.
+func asAnotherUser(t *testing.T, dir, socket string) *exec.Cmd {
+	t.Helper()
 	exe := filepath.Join(dir, "other.test")
 	b, err := os.ReadFile(os.Args[0])
 	if err != nil {
@@ -178,13 +189,64 @@ func TestOtherUsersAreRejected(t *testing.T) {
 	if err := os.WriteFile(exe, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "-test.run", "^TestOtherUsersAreRejected$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run", "^"+t.Name()+"$", "-test.v")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "ISTHMUS_TEST_SOCKET="+path)
+	cmd.Env = append(os.Environ(), "ISTHMUS_TEST_SOCKET="+socket)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "read 0 bytes") {
-		t.Errorf("another user: %v\n%s", err, out)
+	return cmd
+}
+
+// TestAgentOfAnotherUser runs this test again as another user, which listens where the agent should.
+func TestAgentOfAnotherUser(t *testing.T) {
+	if path := os.Getenv("ISTHMUS_TEST_SOCKET"); path != "" {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		fmt.Println("listening")
+		io.Copy(io.Discard, os.Stdin) // until the other test closes it
+		return
+	}
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux, to become another user")
+	}
+	dir, err := os.MkdirTemp("/tmp", "isthmus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "a.sock")
+	cmd := asAnotherUser(t, dir, path)
+	end, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "listening" {
+	}
+	c, err := socket.Dial(t.Context(), path)
+	if err == nil || !strings.Contains(err.Error(), "another user listens there") {
+		t.Errorf("connected to another user: %v", err)
+	}
+	if err == nil {
+		c.Close()
+	}
+	end.Close()
+	for lines.Scan() {
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -113,8 +113,17 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Dial connects to the agent.
+// Dial connects to the agent. On Linux it refuses a socket on which a user other than root and the caller's own
+// listens: that user would answer an ADD without any policy. Listen checks the directory of the socket only, and
+// not those above it.
 func Dial(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
-	return d.DialContext(ctx, "unix", path)
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if !allowed(c.(*net.UnixConn)) {
+		return nil, errors.Join(fmt.Errorf("connect to %s: another user listens there, not the agent: stop that process, and move the socket to a directory of root", path), c.Close())
+	}
+	return c, nil
 }
