@@ -216,10 +216,20 @@ func (c *Conf) readPrevResult(keys map[string]json.RawMessage) error {
 
 func (c *Conf) parsePrevResult(raw json.RawMessage) error {
 	const remedy = "pass the result of ADD as it was printed"
-	// The CNI library takes null for an interface or an address, and then fails to convert it.
-	var lists struct{ Interfaces, IPs []any }
-	if err := json.Unmarshal(raw, &lists); err != nil || slices.Contains(lists.Interfaces, nil) || slices.Contains(lists.IPs, nil) {
+	// The CNI library takes null for an interface or an address, and then fails to convert it. It ignores the case
+	// of keys, and may read any of several that differ in case only.
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &keys); err != nil {
 		return wrong("prevResult", raw, remedy)
+	}
+	for key, value := range keys {
+		var list []any
+		if !strings.EqualFold(key, "interfaces") && !strings.EqualFold(key, "ips") {
+			continue
+		}
+		if err := json.Unmarshal(value, &list); err != nil || slices.Contains(list, nil) {
+			return wrong("prevResult", raw, remedy)
+		}
 	}
 	if c.Mode == Policy {
 		return c.readForeignResult(raw, remedy)

@@ -98,6 +98,7 @@ func badInputs(good string) map[string]badInput {
 		"prevResult text":     {"CHECK", same, with(`"prevResult":"x"`), 7, `"prevResult": "x" is not valid`},
 		"interface null":      {"CHECK", same, with(`"prevResult":{"cniVersion":"1.1.0","interfaces":[null]}`), 7, `"prevResult": {"cniVersion"`},
 		"address null":        {"CHECK", same, with(`"prevResult":{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.1/32"},null]}`), 7, `"prevResult": {"cniVersion"`},
+		"null, repeated key":  {"CHECK", same, with(`"prevResult":{"cniVersion":"1.1.0","interfaces":[null],"Interfaces":[{}]}`), 7, `"prevResult": {"cniVersion"`},
 		"no prevResult":       {"CHECK", same, good, 7, "has no prevResult"},
 		"prevResult of other": {"CHECK", same, with(`"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth9"}]}`), 7, "no interface eth0"},
 		"GC without list":     {"GC", same, good, 7, "has no cni.dev/valid-attachments"},
