@@ -230,6 +230,32 @@ func TestChainSkips(t *testing.T) {
 	}
 }
 
+// TestChainOnlyLoadable checks configurations that runtimes refuse to load. CRI-O then uses the next one, whose
+// pods would have no policy.
+func TestChainOnlyLoadable(t *testing.T) {
+	list := func(members string) string {
+		return `{"cniVersion": "1.0.0"` + members + `}`
+	}
+	for name, text := range map[string]string{
+		"00-name.conflist":    list(`, "plugins": [{"type": "ptp"}]`),
+		"00-type.conflist":    list(`, "name": "n", "plugins": [{"type": "ptp"}, {}]`),
+		"00-ipam.conflist":    list(`, "name": "n", "plugins": [{"type": "ptp", "ipam": 7}]`),
+		"00-check.conflist":   list(`, "name": "n", "disableCheck": 1, "plugins": [{"type": "ptp"}]`),
+		"00-number.conflist":  list(`, "name": "n", "x": 1e400, "plugins": [{"type": "ptp"}]`),
+		"00-version.conflist": list(`, "name": "n", "cniVersions": ["x"], "plugins": [{"type": "ptp"}]`),
+		"00-single.conf":      list(`, "name": "n", "type": "ptp", "ipam": 7`),
+	} {
+		c := chained(t, map[string]string{name: text, "10-flannel.conflist": theirList})
+		if used, _, err := c.Chain(); err == nil || !strings.Contains(err.Error(), name+" in "+c.ConfDir+" cannot be chained") || used != "10-flannel.conflist" {
+			t.Errorf("chained %q, %v", used, err)
+		}
+		wantUsed(t, c, "flannel", "portmap", "isthmus-cni")
+		if got := content(t, c, name); got != text {
+			t.Errorf("%s is %s", name, got)
+		}
+	}
+}
+
 func TestChainRefuses(t *testing.T) {
 	c := chained(t, map[string]string{"10-flannel.conflist": theirList, install.ConfName: "{}"})
 	if _, _, err := c.Chain(); err == nil || !strings.Contains(err.Error(), "isthmus-agent uninstall, or use mode full") || content(t, c, "10-flannel.conflist") != theirList {

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/containernetworking/cni/libcni"
 )
 
 // MaxSize bounds a configuration, in bytes.
@@ -59,7 +61,7 @@ type list struct {
 	version string
 }
 
-// parse reads a list as libcni does.
+// parse reads the parts of a list that this package edits, as libcni does.
 func parse(text []byte) (*list, error) {
 	if len(text) > MaxSize {
 		return nil, fmt.Errorf("it has %d bytes: at most %d are allowed", len(text), MaxSize)
@@ -158,10 +160,21 @@ func checkVersion(version string, offered []string) error {
 	return fmt.Errorf("cniVersion %q: plugins cannot be chained: use one of %s", version, strings.Join(versions, ", "))
 }
 
+// loadable returns an error for a list that runtimes refuse. Some then use the next configuration.
+func loadable(text []byte) error {
+	if _, err := libcni.NetworkConfFromBytes(text); err != nil {
+		return fmt.Errorf("runtimes refuse it: %w", err)
+	}
+	return nil
+}
+
 // Add returns the list with exactly one entry, after the others. An equal entry after another plugin stays
 // where it is.
 func Add(text []byte, e Entry) ([]byte, error) {
 	l, err := parse(text)
+	if err == nil {
+		err = loadable(text)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -273,12 +286,16 @@ func Wrap(text []byte, e Entry, file string) ([]byte, error) {
 	if err := checkVersion(conf.CNIVersion, nil); err != nil {
 		return nil, err
 	}
-	return json.MarshalIndent(struct {
+	list, err := json.MarshalIndent(struct {
 		CNIVersion string            `json:"cniVersion"`
 		Name       string            `json:"name"`
 		Wraps      string            `json:"isthmusWraps"`
 		Plugins    []json.RawMessage `json:"plugins"`
 	}{conf.CNIVersion, conf.Name, file, []json.RawMessage{text, e.text()}}, "", "  ")
+	if err == nil {
+		err = loadable(list)
+	}
+	return list, err
 }
 
 // Wrapped returns the name of the file that Wrap made a list of, or "" for any other text.

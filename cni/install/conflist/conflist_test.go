@@ -44,12 +44,12 @@ const flannel = `{
 func TestAddAndRemove(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"flannel": {flannel, strings.Replace(flannel, "    }\n  ]", "    },\n    "+added+"\n  ]", 1)},
-		"compact": {`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp"}],"z":1e400}`,
-			`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp"},` + added + `],"z":1e400}`},
-		"white space": {" {\"plugins\" : [ {\"type\":\"ptp\"}\t, \r\n{} \t] , \"cniVersion\":\"0.3.0\"}\n\n",
-			" {\"plugins\" : [ {\"type\":\"ptp\"}\t, \r\n{}, \r\n" + added + " \t] , \"cniVersion\":\"0.3.0\"}\n\n"},
-		"several versions": {`{"cniVersion":"2.0.0","cniVersions":["1.1.0","2.0.0"],"plugins":[{"type":"ptp"}]}`,
-			`{"cniVersion":"2.0.0","cniVersions":["1.1.0","2.0.0"],"plugins":[{"type":"ptp"},` + added + `]}`},
+		"compact": {`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp"}],"z":1e40}`,
+			`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp"},` + added + `],"z":1e40}`},
+		"white space": {" {\"plugins\" : [ {\"type\":\"ptp\"}\t, \r\n{\"type\":\"b\"} \t] , \"name\":\"n\",\"cniVersion\":\"0.3.0\"}\n\n",
+			" {\"plugins\" : [ {\"type\":\"ptp\"}\t, \r\n{\"type\":\"b\"}, \r\n" + added + " \t] , \"name\":\"n\",\"cniVersion\":\"0.3.0\"}\n\n"},
+		"several versions": {`{"cniVersion":"2.0.0","name":"n","cniVersions":["1.1.0","2.0.0"],"plugins":[{"type":"ptp"}]}`,
+			`{"cniVersion":"2.0.0","name":"n","cniVersions":["1.1.0","2.0.0"],"plugins":[{"type":"ptp"},` + added + `]}`},
 		"brackets in text": {`{"cniVersion":"1.0.0","name":"]}","plugins":[{"type":"a","x":"[{\"plugins\":["}]}`,
 			`{"cniVersion":"1.0.0","name":"]}","plugins":[{"type":"a","x":"[{\"plugins\":["},` + added + `]}`},
 	} {
@@ -94,7 +94,7 @@ func TestLibcniReads(t *testing.T) {
 
 func TestAddRepairs(t *testing.T) {
 	const other = `{"type":"isthmus-cni","mode":"policy","socket":"/old.sock"}`
-	list := func(plugins string) string { return `{"cniVersion":"1.0.0","plugins":[` + plugins + `]}` }
+	list := func(plugins string) string { return `{"cniVersion":"1.0.0","name":"n","plugins":[` + plugins + `]}` }
 	for name, c := range map[string]struct{ plugins, want string }{
 		"another socket":     {`{"type":"ptp"}, ` + other, `{"type":"ptp"},` + added},
 		"first":              {added + `, {"type":"ptp"}`, `{"type":"ptp"},` + added},
@@ -116,7 +116,7 @@ func TestAddRepairs(t *testing.T) {
 }
 
 func TestRefuses(t *testing.T) {
-	list := func(plugins string) string { return `{"cniVersion":"1.0.0","plugins":[` + plugins + `]}` }
+	list := func(plugins string) string { return `{"cniVersion":"1.0.0","name":"n","plugins":[` + plugins + `]}` }
 	for text, want := range map[string]string{
 		``: "not valid JSON", `[]`: "not a JSON object", `{"plugins":[{}]`: "not valid JSON", `null`: "not a JSON object",
 		`{"cniVersion":"1.0.0","plugins":{}}`: "plugins: it is not an array",
@@ -166,8 +166,8 @@ func TestRefuses(t *testing.T) {
 // FuzzAdd checks that Add changes nothing but adds one entry after another plugin, and that Remove
 // restores the text.
 func FuzzAdd(f *testing.F) {
-	for _, s := range []string{flannel, `{"cniVersion":"1.0.0","plugins":[{"type":"a"},` + added + `,{}]}`, `{"plugins":[{"type":"a"} , {"a":[{}]}],"cniVersion":"0.3.1"}`,
-		`{"cniVersion":"1.0.0","plugins":[` + added + `,` + added + `,{"Type":"a"}]}`, `{"cniVersion":"1.0.0","plugins":[null,{"type":"\ud800"}]}`} {
+	for _, s := range []string{flannel, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},` + added + `,{"type":"b"}]}`, `{"plugins":[{"type":"a"} , {"type":"b","a":[{}]}],"name":"n","cniVersion":"0.3.1"}`,
+		`{"cniVersion":"1.0.0","name":"n","plugins":[` + added + `,` + added + `,{"Type":"a"}]}`, `{"cniVersion":"1.0.0","name":"n","plugins":[null,{"type":"\ud800"}]}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -192,8 +192,8 @@ func FuzzAdd(f *testing.F) {
 		}
 		var before, after map[string]any
 		var ours any
-		if json.Unmarshal(clean, &before) != nil || json.Unmarshal(got, &after) != nil || json.Unmarshal([]byte(added), &ours) != nil {
-			return // numbers that a float64 cannot represent
+		if err := errors.Join(json.Unmarshal(clean, &before), json.Unmarshal(got, &after), json.Unmarshal([]byte(added), &ours)); err != nil {
+			t.Fatal(err)
 		}
 		var others []any
 		list, _ := after["plugins"].([]any)
