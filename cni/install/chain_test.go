@@ -256,6 +256,22 @@ func TestChainOnlyLoadable(t *testing.T) {
 	}
 }
 
+// TestChainDirectory checks a list whose plugins are files of a directory with its name (CNI 1.1). Runtimes use it,
+// and an entry cannot be added, so it must be reported.
+func TestChainDirectory(t *testing.T) {
+	const text = `{"cniVersion": "1.1.0", "name": "split"}`
+	c := chained(t, map[string]string{"05-split.conflist": text, "10-flannel.conflist": theirList})
+	put(t, filepath.Join(c.ConfDir, "split", "10-ptp.conf"), `{"type": "ptp"}`, 0o600)
+	wantUsed(t, c, "ptp")
+	name, _, err := c.Chain()
+	if want := "05-split.conflist in " + c.ConfDir + " cannot be chained: plugins: it has none: list them"; err == nil || !strings.Contains(err.Error(), want) || name != "10-flannel.conflist" {
+		t.Errorf("chained %q, %v, want an error with %q", name, err, want)
+	}
+	if got := content(t, c, "05-split.conflist"); got != text {
+		t.Errorf("the list is %s", got)
+	}
+}
+
 func TestChainRefuses(t *testing.T) {
 	c := chained(t, map[string]string{"10-flannel.conflist": theirList, install.ConfName: "{}"})
 	if _, _, err := c.Chain(); err == nil || !strings.Contains(err.Error(), "isthmus-agent uninstall, or use mode full") || content(t, c, "10-flannel.conflist") != theirList {

@@ -146,7 +146,7 @@ func (l *list) readPlugins(d *json.Decoder) error {
 // check refuses lists to which the entry cannot be added.
 func (l *list) check(offered []string) error {
 	if len(l.plugins) == 0 {
-		return fmt.Errorf("plugins: it has none: %w", ErrNoNetwork)
+		return errors.New("plugins: it has none: list them in this file, as runtimes also read those of a directory")
 	}
 	return checkVersion(l.version, offered)
 }
