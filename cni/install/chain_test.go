@@ -150,6 +150,22 @@ func TestChainRewritten(t *testing.T) {
 	}
 }
 
+// TestRemoveUpgraded checks a list of which the other network raised the version, beyond what can be chained, and
+// kept the entry. Removal must not leave an entry without its plugin: no pod could start.
+func TestRemoveUpgraded(t *testing.T) {
+	c := chained(t, map[string]string{"10-flannel.conflist": theirList})
+	chain(t, c, "10-flannel.conflist")
+	newer := strings.NewReplacer("0.3.1", "1.2.0")
+	put(t, filepath.Join(c.ConfDir, "10-flannel.conflist"), newer.Replace(content(t, c, "10-flannel.conflist")), 0o600)
+	if _, _, err := c.Chain(); err == nil || !strings.Contains(err.Error(), `cniVersion "1.2.0"`) {
+		t.Errorf("chained: %v", err)
+	}
+	remove(t, c)
+	if got, want := content(t, c, "10-flannel.conflist"), newer.Replace(theirList); got != want {
+		t.Errorf("after removal\n%s\nwant\n%s", got, want)
+	}
+}
+
 func TestChainSingle(t *testing.T) {
 	for _, ext := range []string{".conf", ".json"} {
 		t.Run(ext, func(t *testing.T) {

@@ -58,7 +58,9 @@ type element struct {
 type list struct {
 	text    []byte
 	plugins []element
-	version string
+	// version and versions are the keys cniVersion and cniVersions.
+	version  string
+	versions []string
 }
 
 // parse reads the parts of a list that this package edits, as libcni does.
@@ -74,7 +76,6 @@ func parse(text []byte) (*list, error) {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.New("it is not a JSON object")
 	}
-	var offered []string
 	seen := make(map[string]bool)
 	for d.More() {
 		t, err := d.Token()
@@ -95,7 +96,7 @@ func parse(text []byte) (*list, error) {
 		case "cniVersion":
 			err = decode(d, key, &l.version)
 		case "cniVersions":
-			err = decode(d, key, &offered)
+			err = decode(d, key, &l.versions)
 		default:
 			var skipped json.RawMessage
 			err = d.Decode(&skipped)
@@ -104,7 +105,7 @@ func parse(text []byte) (*list, error) {
 			return nil, err
 		}
 	}
-	return l, l.check(offered)
+	return l, nil
 }
 
 func decode(d *json.Decoder, key string, into any) error {
@@ -143,12 +144,15 @@ func (l *list) readPlugins(d *json.Decoder) error {
 	return err
 }
 
-// check refuses lists to which the entry cannot be added.
-func (l *list) check(offered []string) error {
+// check refuses lists to which the entry cannot be added. It can be removed from them.
+func (l *list) check() error {
 	if len(l.plugins) == 0 {
 		return errors.New("plugins: it has none: list them in this file, as runtimes also read those of a directory")
 	}
-	return checkVersion(l.version, offered)
+	if err := checkVersion(l.version, l.versions); err != nil {
+		return err
+	}
+	return loadable(l.text)
 }
 
 func checkVersion(version string, offered []string) error {
@@ -173,7 +177,7 @@ func loadable(text []byte) error {
 func Add(text []byte, e Entry) ([]byte, error) {
 	l, err := parse(text)
 	if err == nil {
-		err = loadable(text)
+		err = l.check()
 	}
 	if err != nil {
 		return nil, err
