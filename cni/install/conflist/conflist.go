@@ -14,8 +14,11 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// MaxSize bounds a configuration, in bytes.
-const MaxSize = 1 << 20
+// MaxSize bounds a configuration, in bytes, and maxWrap a list that Wrap makes of one.
+const (
+	MaxSize = 1 << 20
+	maxWrap = 2 * MaxSize
+)
 
 // maxPlugins bounds the plugins of a list.
 const maxPlugins = 100
@@ -204,7 +207,11 @@ func Add(text []byte, e Entry) ([]byte, error) {
 		before--
 	}
 	added := slices.Concat([]byte(","), l.text[before:last.start], e.text())
-	return slices.Insert(slices.Clone(l.text), last.end, added...), nil
+	result := slices.Insert(slices.Clone(l.text), last.end, added...)
+	if _, err := parse(result); err != nil {
+		return nil, fmt.Errorf("with the entry of %s: %w", e.Type, err) // Remove could not read it
+	}
+	return result, nil
 }
 
 // Remove returns the list without entries of mode policy, and whether there was one. A text that is not a list
@@ -296,6 +303,9 @@ func Wrap(text []byte, e Entry, file string) ([]byte, error) {
 		Wraps      string            `json:"isthmusWraps"`
 		Plugins    []json.RawMessage `json:"plugins"`
 	}{conf.CNIVersion, conf.Name, file, []json.RawMessage{text, e.text()}}, "", "  ")
+	if err == nil && len(list) > maxWrap {
+		err = fmt.Errorf("a list of it has %d bytes: at most %d are allowed", len(list), maxWrap)
+	}
 	if err == nil {
 		err = loadable(list)
 	}
@@ -307,7 +317,7 @@ func Wrapped(text []byte) string {
 	var l struct {
 		Wraps string `json:"isthmusWraps"`
 	}
-	if len(text) > 2*MaxSize || json.Unmarshal(text, &l) != nil {
+	if len(text) > maxWrap || json.Unmarshal(text, &l) != nil {
 		return ""
 	}
 	return l.Wraps
@@ -330,8 +340,8 @@ func Summarise(text []byte, plugin string) (Summary, error) {
 		Name, CNIVersion string
 		Plugins          []entry
 	}
-	if len(text) > 2*MaxSize {
-		return Summary{}, fmt.Errorf("it has more than %d bytes", 2*MaxSize)
+	if len(text) > maxWrap {
+		return Summary{}, fmt.Errorf("it has more than %d bytes", maxWrap)
 	}
 	if err := json.Unmarshal(text, &conf); err != nil {
 		return Summary{}, fmt.Errorf("it is not a CNI configuration: %w", err)

@@ -166,6 +166,44 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// TestEntryFits checks that a result is within the bounds of the texts that this package reads. Otherwise uninstall
+// would leave the entry, or the list that wraps a file, without the plugin.
+func TestEntryFits(t *testing.T) {
+	list := func(size, plugins int) []byte {
+		text := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}` + strings.Repeat(`,{"type":"a"}`, plugins-1) + `],"x":""}`
+		return []byte(strings.Replace(text, `""`, `"`+strings.Repeat("x", max(0, size-len(text)))+`"`, 1))
+	}
+	room := conflist.MaxSize - len(","+added)
+	for name, c := range map[string]struct {
+		text []byte
+		want string
+	}{
+		"size, fits": {list(room, 1), ""}, "size": {list(room+1, 1), "at most 1048576"},
+		"plugins, fit": {list(0, 99), ""}, "plugins": {list(0, 100), "more than 100"},
+	} {
+		got, err := conflist.Add(c.text, entry)
+		if c.want != "" {
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %q", name, err, c.want)
+			}
+			continue
+		}
+		if back, was := conflist.Remove(got, entry.Type); err != nil || !was || !bytes.Equal(back, c.text) {
+			t.Errorf("%s: %v, removed %v", name, err, was)
+		}
+	}
+	for numbers, want := range map[int]string{50_000: "", 500_000: "at most 2097152"} {
+		text := `{"cniVersion":"1.0.0","name":"n","type":"ptp","x":[1` + strings.Repeat(",1", numbers) + `]}`
+		got, err := conflist.Wrap([]byte(text), entry, "10-n.conf")
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("wrapped %d numbers: %v, want %q", numbers, err, want)
+		}
+		if err == nil && conflist.Wrapped(got) != "10-n.conf" {
+			t.Errorf("wrapped %d numbers in %d bytes that are not recognised", numbers, len(got))
+		}
+	}
+}
+
 // FuzzAdd checks that Add changes nothing but adds one entry after another plugin, and that Remove
 // restores the text.
 func FuzzAdd(f *testing.F) {
