@@ -200,12 +200,15 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 		return found, nil
 	}
 	b.config.Step("repair policies")
-	_, err = b.writePolicies(ctx, found.ID, hns.InOrder(repaired))
+	answer, err := b.writePolicies(ctx, found.ID, hns.InOrder(repaired))
 	if errors.Is(err, hns.ErrGone) {
 		return nil, nil // the caller creates it again
 	}
 	if err != nil {
 		return nil, fmt.Errorf("repair policies: %w", err)
+	}
+	if acls, err := answer.ACLs(); err != nil || !acl.WellFormed(acls) {
+		return nil, errors.Join(fmt.Errorf("repair policies: hns still has no acls for endpoint %q that decide everything", found.Name), err)
 	}
 	return found, nil
 }
@@ -249,7 +252,7 @@ func (b *Backend) repairPolicies(have, want []hns.Policy) (all []hns.Policy, cha
 // remote ones, since the address is in this node's range.
 func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint) (*hns.Endpoint, error) {
 	b.config.Step("create endpoint")
-	made, err := b.hns.CreateEndpoint(ctx, want)
+	made, err := createClosed(ctx, b.hns, want)
 	return b.createAgain(ctx, n, want, made, err)
 }
 
@@ -267,9 +270,28 @@ func (b *Backend) createAgain(ctx context.Context, n *hns.Network, want, made hn
 			return nil, err
 		}
 		b.config.Step("create endpoint")
-		made, err = b.hns.CreateEndpoint(ctx, want)
+		made, err = createClosed(ctx, b.hns, want)
 	}
 	return &made, nil
+}
+
+// createClosed creates an endpoint that denies everything. The answer is what HNS stored, as hcsshim reads the
+// new endpoint back. An endpoint without its ACLs would allow everything as soon as it is attached.
+func createClosed(ctx context.Context, client *hns.Guarded, want hns.Endpoint) (hns.Endpoint, error) {
+	made, err := client.CreateEndpoint(ctx, want)
+	if err == nil {
+		err = checkClosed(&made)
+	}
+	return made, err
+}
+
+// checkClosed returns an error if an endpoint has other ACLs than default deny.
+func checkClosed(e *hns.Endpoint) error {
+	acls, err := e.ACLs()
+	if err != nil || !acl.Equal(acls, acl.DenyAll()) {
+		return errors.Join(fmt.Errorf("hns did not store default deny for endpoint %q, but %d acls: restart the hns service, and install the updates of Windows if this persists", e.Name, len(acls)), err)
+	}
+	return nil
 }
 
 // attach attaches an endpoint without a namespace to the namespace.

@@ -129,7 +129,7 @@ func (b *Backend) Prepare(ctx context.Context, p dataplane.Prepared, done func()
 	b.config.Step("create prepared endpoint")
 	go func() {
 		defer done()
-		made, createErr = b.hns.CreateEndpoint(ctx, want)
+		made, createErr = createClosed(ctx, b.hns, want)
 	}()
 	return func(ctx context.Context) error {
 		delete(b.preparing, want.Name)
@@ -228,7 +228,7 @@ func (b *Backend) startPrepared(ctx context.Context, n *hns.Network, list []hns.
 // present exceptions of NAT.
 func (b *Backend) closePrepared(ctx context.Context, e *hns.Endpoint, want hns.Endpoint) error {
 	policies, changed := b.repairPolicies(e.Policies, want.Policies)
-	if acls, err := e.ACLs(); err != nil || !acl.Equal(acls, acl.DenyAll()) {
+	if checkClosed(e) != nil {
 		policies, changed = slices.DeleteFunc(policies, func(p hns.Policy) bool { return p.Is(hns.TypeACL) }), true
 		for _, a := range acl.DenyAll() {
 			policies = append(policies, a.Policy())
@@ -242,10 +242,7 @@ func (b *Backend) closePrepared(ctx context.Context, e *hns.Endpoint, want hns.E
 	if err != nil {
 		return fmt.Errorf("repair policies: %w", err)
 	}
-	if acls, err := answer.ACLs(); err != nil || !acl.Equal(acls, acl.DenyAll()) {
-		return errors.Join(errors.New("hns did not store default deny"), err)
-	}
-	return nil
+	return checkClosed(&answer)
 }
 
 // preparedFacts is the line of status about prepared endpoints, if there are any.

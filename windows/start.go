@@ -83,7 +83,7 @@ type started struct {
 
 // run makes both calls. It uses nothing of the Backend.
 func (s *started) run(ctx context.Context, client *hns.Guarded) {
-	if s.made, s.createErr = client.CreateEndpoint(ctx, s.want); s.createErr == nil {
+	if s.made, s.createErr = createClosed(ctx, client, s.want); s.createErr == nil {
 		s.attachErr = client.AttachEndpoint(ctx, s.namespace, s.made.ID)
 	}
 }

@@ -60,6 +60,9 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpo
 			return err
 		}
 		stored.ID = id
+		if f.quirks.OpenEndpoints {
+			stored.Policies = slices.DeleteFunc(stored.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeACL) })
+		}
 		f.complete(n, &stored)
 		f.endpoints = append(f.endpoints, &stored)
 		f.stats[stored.ID] = &hns.Stats{}

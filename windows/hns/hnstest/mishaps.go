@@ -20,6 +20,8 @@ type Quirks struct {
 	AttachOnce bool
 	// NoSCTP is the code with which it refuses ACLs that name SCTP; 0 if it takes them.
 	NoSCTP uint32
+	// OpenEndpoints creates endpoints without their ACLs, and reports success.
+	OpenEndpoints bool
 }
 
 // SetQuirks changes the behaviour of the Fake from now on.
