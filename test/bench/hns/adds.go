@@ -20,7 +20,6 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
-	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
@@ -75,7 +74,7 @@ func measureAdds(parallel int, size pool.Size) (took time.Duration, err error) {
 		pods[i] = &model.Pod{PodID: model.PodID{Namespace: "shop", Name: fmt.Sprintf("web-%d", i)}, Node: self}
 	}
 	node := &model.Node{Name: self, OS: model.Windows, PodCIDRs: []netip.Prefix{cidrOf(0)}, Addresses: []netip.Addr{nodeAddress(0)}}
-	a.Publish(model.MakeSnapshot(nil, []*model.Node{node}, pods, nil))
+	a.Publish(model.MakeSnapshot(nil, []*model.Node{node}, pods, []*model.Policy{shopPolicy()}))
 	for a.Status(ctx, &cniframe.StatusRequest{}) != nil {
 		time.Sleep(time.Millisecond)
 	}
@@ -99,7 +98,64 @@ func measureAdds(parallel int, size pool.Size) (took time.Duration, err error) {
 		running.Go(func() { errs[i] = add(p) })
 	}
 	running.Wait()
-	return time.Since(began), errors.Join(errs...)
+	took = time.Since(began)
+	return took, errors.Join(append(errs, enforced(ctx, fake))...)
+}
+
+// clients may reach the pods at port 80, and the pods may send nothing.
+var clients = netip.MustParsePrefix("192.0.2.0/24")
+
+func shopPolicy() *model.Policy {
+	return &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "web"}, Tier: model.TierNetworkPolicy,
+		Subject: model.PodSelector{Namespace: "shop"}, Isolates: [2]bool{true, true},
+		Rules: [2][]model.Rule{model.Ingress: {{Action: model.ActionAccept, Peers: []model.Peer{{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: clients}}}, Ports: tcp(80)}}}}
+}
+
+// enforced returns an error unless the policy is in force at the endpoint of every pod.
+func enforced(ctx context.Context, fake *hnstest.Fake) error {
+	list, err := fake.AllEndpoints(ctx)
+	if err != nil {
+		return err
+	}
+	there := 0
+	for _, e := range list {
+		if e.HostComputeNamespace == "" || !strings.HasSuffix(e.Name, "_"+network) {
+			continue
+		}
+		there++
+		rules, err := fake.PortRules(e.ID)
+		if err != nil {
+			return err
+		}
+		if !rules.Between(hns.In, netip.Addr{}, clients.Addr().Next(), hns.Reading{}).Decide(uint8(model.TCP), 80, 0).Allow {
+			return fmt.Errorf("the ADD of endpoint %s was answered before its policy was in force", e.Name)
+		}
+	}
+	if there < adds {
+		return fmt.Errorf("%d endpoints are attached, want at least %d", there, adds)
+	}
+	return nil
+}
+
+// checkShut returns an error if an endpoint lets a packet pass that its policy denies.
+func checkShut(fake *hnstest.Fake, e *hns.Endpoint) error {
+	rules, err := fake.PortRules(e.ID)
+	if err != nil {
+		return fmt.Errorf("endpoint %s: %w", e.Name, err)
+	}
+	client, other := clients.Addr().Next(), netip.MustParseAddr("198.51.100.7")
+	for _, p := range []struct {
+		d        hns.Direction
+		remote   netip.Addr
+		protocol model.Protocol
+		port     uint16
+	}{{hns.In, other, model.TCP, 80}, {hns.In, client, model.TCP, 81}, {hns.In, client, model.UDP, 80}, {hns.In, client, model.ICMP, 0},
+		{hns.Out, other, model.TCP, 443}, {hns.Out, client, model.UDP, 53}, {hns.Out, client, model.ICMP, 0}} {
+		if rules.Between(p.d, netip.Addr{}, p.remote, hns.Reading{}).Decide(uint8(p.protocol), p.port, 0).Allow {
+			return fmt.Errorf("endpoint %s was attached and let %s %s %s/%d pass, which its policy denies", e.Name, p.d, p.remote, p.protocol, p.port)
+		}
+	}
+	return nil
 }
 
 // full waits until a pool has its size.
@@ -142,22 +198,19 @@ func addFigures() (all []figure, err error) {
 }
 
 // watchOpen reads every attached endpoint continuously. The returned function stops that. It
-// returns an error if an endpoint was ever without ACLs that decide every packet.
+// returns an error if an endpoint ever let a packet pass that the policy of its pod denies.
 func watchOpen(fake *hnstest.Fake) (end func() error) {
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		for looks := 0; ; looks++ {
+		for {
 			list, err := fake.AllEndpoints(context.Background())
 			for _, e := range list {
-				if acls, aclErr := e.ACLs(); e.HostComputeNamespace != "" && strings.HasSuffix(e.Name, "_"+network) && !acl.WellFormed(acls) {
-					err = errors.Join(err, aclErr, fmt.Errorf("endpoint %s was attached without policy", e.Name))
+				if e.HostComputeNamespace != "" && strings.HasSuffix(e.Name, "_"+network) {
+					err = errors.Join(err, checkShut(fake, &e))
 				}
 			}
 			select {
 			case <-stop:
-				if looks == 0 && err == nil {
-					err = errors.New("the endpoints were not read")
-				}
 				ended <- err
 				return
 			default:
