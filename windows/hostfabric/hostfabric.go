@@ -138,6 +138,7 @@ func (f *HostFabric) sync(now time.Time, audit bool) {
 	want := f.intent(have)
 	c := &changes{stack: f.cfg.Stack, step: f.host.Step, file: f.cfg.File}
 	have = c.apply(have, want)
+	f.host.Log.Debug("host fabric compared", "audit", audit, "changes", len(c.done))
 	if audit && !f.failed && f.last.same(want) {
 		for _, done := range c.done {
 			f.repairs.Add(1)

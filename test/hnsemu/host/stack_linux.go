@@ -148,17 +148,17 @@ func forward6() error {
 	}
 	links = slices.DeleteFunc(links, func(l netlink.Link) bool {
 		_, err := os.Stat(flagFile(hostroute.IPv6, l.Attrs().Name))
-		return l.Attrs().Name == "lo" || errors.Is(err, fs.ErrNotExist)
+		return errors.Is(err, fs.ErrNotExist)
 	})
-	on := make(map[string]bool)
+	on := map[string]bool{"default": readFlag(hostroute.IPv6, "default")}
 	for _, l := range links {
 		on[l.Attrs().Name] = readFlag(hostroute.IPv6, l.Attrs().Name)
 	}
-	all := !slices.ContainsFunc(links, func(l netlink.Link) bool { return !on[l.Attrs().Name] })
+	all := !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name != "lo" && !on[l.Attrs().Name] })
 	if all == readFlag(hostroute.IPv6, "all") {
 		return nil
 	}
-	errs := []error{writeFlag(hostroute.IPv6, "all", all)} // sets the flag of every interface
+	errs := []error{writeFlag(hostroute.IPv6, "all", all)} // sets the flag of every interface, and that of later ones
 	for name, was := range on {
 		errs = append(errs, writeFlag(hostroute.IPv6, name, was))
 	}
