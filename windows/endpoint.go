@@ -78,7 +78,8 @@ func (b *Backend) added(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, wa
 	b.resolvers[spec.ID] = want.DNS
 	b.components.EndpointAdded(spec)
 	if b.flows != nil {
-		b.flows.EndpointAdded(spec)
+		acls, err := e.ACLs()
+		b.flows.EndpointAdded(spec, e.HostComputeNamespace != "" && err == nil && acl.WellFormed(acls))
 	}
 	return b.attachment(n, list, e, spec)
 }

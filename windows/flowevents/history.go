@@ -28,6 +28,12 @@ type history struct {
 	mu       sync.Mutex
 	versions []version // oldest first
 	attached map[model.EndpointID]dataplane.EndpointSpec
+	// earlier are the attached pods at which HNS enforces the ACLs of an earlier agent until the first State.
+	earlier map[model.EndpointID]bool
+}
+
+func newHistory() history {
+	return history{attached: make(map[model.EndpointID]dataplane.EndpointSpec), earlier: make(map[model.EndpointID]bool)}
 }
 
 // begin records a State that is about to be written.
@@ -58,9 +64,13 @@ func (h *history) applied(s *model.State, now time.Time) {
 	}
 }
 
-func (h *history) attach(s dataplane.EndpointSpec) {
+// attach records a pod. earlier is true if its endpoint had ACLs that decide everything and stayed. They are those of an
+// earlier agent unless this one has made the endpoint.
+func (h *history) attach(s dataplane.EndpointSpec, earlier bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	_, known := h.attached[s.ID]
+	h.earlier[s.ID] = earlier && (!known || h.earlier[s.ID])
 	h.attached[s.ID] = s
 }
 
@@ -68,6 +78,7 @@ func (h *history) detach(id model.EndpointID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.attached, id)
+	delete(h.earlier, id)
 }
 
 // decision is who dropped a packet.
@@ -105,12 +116,12 @@ func (h *history) explain(p *packet) (model.FlowEvent, decision) {
 			return e, byPolicy
 		}
 	}
-	if len(versions) == 0 {
+	if len(versions) == 0 && !h.earlier[e.Endpoint] {
 		e.Cause = &model.Cause{Reason: model.ReasonPending, Direction: p.direction}
 		return e, byPolicy
 	}
 	if p.blocked {
-		return e, byPolicy // where the node denies more than the State
+		return e, byPolicy // where the node denies more than the State, or by rules that are not known
 	}
 	return e, byNothing
 }

@@ -4,6 +4,7 @@ package flowevents
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func denying(policy string) *model.State {
 // TestStateOfTheTime: a packet is explained by a State that may have been in force when it was dropped.
 func TestStateOfTheTime(t *testing.T) {
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
-	h := history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
+	h := newHistory()
 	first, second, third := denying("first"), denying("second"), denying("")
 	h.begin(first, at(10))
 	h.applied(first, at(12))
@@ -76,13 +77,13 @@ func TestManyStates(t *testing.T) {
 
 // TestAttachedPod: a pod that no State has yet is denied everything, and named.
 func TestAttachedPod(t *testing.T) {
-	h := history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
+	h := newHistory()
 	spec := dataplane.EndpointSpec{ID: "new:eth0", Pod: model.PodID{Namespace: "shop", Name: "new"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.1.9")}}
 	p := &packet{time: time.Unix(1, 0), direction: model.Egress, src: spec.IPs[0], dst: remote, protocol: model.UDP, dstPort: 53}
 	if _, why := h.explain(p); why != byNothing {
 		t.Error("a packet of no known pod has an event")
 	}
-	h.attach(spec)
+	h.attach(spec, false)
 	for range 2 { // without a State, and with one of other pods
 		e, why := h.explain(p)
 		if why != byPolicy || e.Pod != spec.Pod || e.Cause.Reason != model.ReasonPending || e.Cause.Direction != model.Egress {
@@ -93,6 +94,46 @@ func TestAttachedPod(t *testing.T) {
 	h.detach(spec.ID)
 	if _, why := h.explain(p); why != byNothing {
 		t.Error("a packet of a removed pod has an event")
+	}
+}
+
+// TestPodOfEarlierAgent: until the first State nothing says why an earlier agent's ACLs drop a packet, and it is not
+// certain that an event in another language is a drop.
+func TestPodOfEarlierAgent(t *testing.T) {
+	h := newHistory()
+	spec := dataplane.EndpointSpec{ID: "web:eth0", Pod: model.PodID{Namespace: "shop", Name: "web"}, IPs: []netip.Addr{web}}
+	p := &packet{time: time.Unix(1, 0), direction: model.Ingress, src: remote, dst: web, protocol: model.TCP, dstPort: 80, blocked: true}
+	explained := func() string {
+		e, why := h.explain(p)
+		if why != byPolicy {
+			return "nothing"
+		}
+		if e.Cause == nil {
+			return "no cause"
+		}
+		return e.Cause.String()
+	}
+	for range 2 { // the audit attaches it again
+		h.attach(spec, true)
+		if got := explained(); got != "no cause" {
+			t.Errorf("the ACLs of an earlier agent: %s", got)
+		}
+	}
+	p.blocked = false
+	if got := explained(); got != "nothing" {
+		t.Errorf("an event without a meaning: %s", got)
+	}
+	h.attach(spec, false) // made anew
+	if got := explained(); got != "policy not known yet" {
+		t.Errorf("a new endpoint: %s", got)
+	}
+	h.attach(spec, true) // a repeated ADD
+	if got := explained(); got != "policy not known yet" {
+		t.Errorf("a repeated ADD: %s", got)
+	}
+	h.begin(denying("p"), time.Unix(0, 0))
+	if got := explained(); !strings.Contains(got, "shop/p") {
+		t.Errorf("under a State: %s", got)
 	}
 }
 
@@ -131,7 +172,7 @@ func FuzzParse(f *testing.F) {
 		if ok && (!p.own().IsValid() || !p.remote().IsValid() || p.own().Is4() != (len(address) == 4)) {
 			t.Fatalf("%+v", p)
 		}
-		h := history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}
+		h := newHistory()
 		h.begin(denying("any"), time.Unix(0, 0))
 		if ok {
 			h.explain(&p)

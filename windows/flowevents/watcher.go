@@ -67,7 +67,7 @@ type budget struct {
 // New returns a Watcher. The Limits must be valid.
 func New(source etw.Source, l Limits) *Watcher {
 	return &Watcher{source: source, limits: l, budgets: make(map[budget]*rate.Limiter),
-		history: history{attached: make(map[model.EndpointID]dataplane.EndpointSpec)}}
+		history: newHistory()}
 }
 
 // Watch calls f with new flow events until the context is done.
@@ -130,8 +130,10 @@ func (w *Watcher) Begin(s *model.State) { w.history.begin(s, time.Now()) }
 // Applied records that the State of the last Begin is in force.
 func (w *Watcher) Applied(s *model.State) { w.history.applied(s, time.Now()) }
 
-// EndpointAdded records the pod of an endpoint that no State may have yet.
-func (w *Watcher) EndpointAdded(s dataplane.EndpointSpec) { w.history.attach(s) }
+// EndpointAdded records the pod of an endpoint that no State may have yet. earlier is true if the endpoint was
+// attached before, and its ACLs stayed. Until the first State they are those of an earlier agent, and drops by them
+// have no cause.
+func (w *Watcher) EndpointAdded(s dataplane.EndpointSpec, earlier bool) { w.history.attach(s, earlier) }
 
 // RemoveEndpoint forgets a pod.
 func (w *Watcher) RemoveEndpoint(id model.EndpointID) {
