@@ -168,15 +168,27 @@ func (b *Backend) satisfies(have, want hns.Policy) bool {
 	return includes(have, want)
 }
 
-// natProblems returns why pods do not get the address of the node as configured.
+// natProblems returns why pods do not get the address of the node as configured, or reach no Services.
 func (b *Backend) natProblems() (all []string) {
 	if !b.config.NoOutboundNAT && !b.nat.known {
 		all = append(all, "outbound NAT is off until the pod ranges of other nodes are known, because pods there would take the node for the sender: new pods reach nothing beyond the cluster meanwhile")
+	}
+	if b.config.Mode == L2Bridge && b.nat.known && len(b.nat.services) == 0 {
+		all = append(all, "warning: pods reach no Services, and so no cluster DNS: "+b.noServices())
 	}
 	if b.nat.problem != "" {
 		all = append(all, strings.ReplaceAll(b.nat.problem, "\n", "; "))
 	}
 	return all
+}
+
+// noServices returns why no range of Services is known, and the remedy.
+func (b *Backend) noServices() string {
+	const remedy = "give the range of Services: windows.serviceCIDRs in the chart, or --service-cidr"
+	if len(b.config.OutboundNATExceptions) > 0 {
+		return "with --cluster-cidr, ServiceCIDR objects give no range: " + remedy
+	}
+	return "the cluster has no ServiceCIDR objects, which Kubernetes has from 1.33 on: " + remedy
 }
 
 // natFact is the line of status.

@@ -315,3 +315,38 @@ func TestServiceCIDRs(t *testing.T) {
 		})
 	}
 }
+
+// TestNoRangeOfServices checks that status says why pods of an l2bridge network reach no Services, until a range is known.
+func TestNoRangeOfServices(t *testing.T) {
+	for name, c := range map[string]struct {
+		change        func(*windows.Config)
+		before, after string // part of the warning without ServiceCIDR objects, and with one; empty: none
+	}{
+		"default":        {func(*windows.Config) {}, "no ServiceCIDR objects", ""},
+		"without NAT":    {func(c *windows.Config) { c.NoOutboundNAT = true }, "no ServiceCIDR objects", ""},
+		"--service-cidr": {func(c *windows.Config) { c.ServiceCIDRs = bridgeConfig().ServiceCIDRs }, "", ""},
+		"--cluster-cidr": {func(c *windows.Config) { c.OutboundNATExceptions = bridgeConfig().OutboundNATExceptions }, "with --cluster-cidr", "with --cluster-cidr"},
+		"overlay":        {func(c *windows.Config) { c.Mode, c.VNI = windows.Overlay, 4096 }, "", ""},
+	} {
+		config := natConfig()
+		config.ServiceCIDRs = nil
+		c.change(&config)
+		n := newNode(t, hns.Server2022, config)
+		spec := n.spec("c1", "10.0.1.7")
+		n.add(spec)
+		check := func(state, want string) {
+			t.Helper()
+			_, got, _ := strings.Cut(strings.Join(n.backend.Faults(), "\n"), "warning: pods reach no Services")
+			if (got == "") != (want == "") || !strings.Contains(got, want) || want != "" && !strings.Contains(got, "windows.serviceCIDRs") {
+				t.Errorf("%s, %s: faults %q, want %q", name, state, got, want)
+			}
+		}
+		s := clusterState([]dataplane.EndpointSpec{spec})
+		n.apply(s)
+		check("no ServiceCIDR", c.before)
+		next := *s
+		next.Fabric.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
+		n.apply(&next)
+		check("with a ServiceCIDR", c.after)
+	}
+}

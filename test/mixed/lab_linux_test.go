@@ -23,12 +23,23 @@ type lab struct {
 	events *explanations
 }
 
+// serviceRange is an object that every API server has. Without one, pods of Windows nodes reach no Services, and status says so.
+const serviceRange = `
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [10.96.0.0/12]}
+`
+
 func newLab(t *testing.T, bin string, cfg cluster.Config) *lab {
 	t.Helper()
 	unlimited := []string{"--flow-event-rate=10000", "--flow-event-burst=100000"} // every flow of every pod at once
 	cfg.AgentFlags, cfg.WindowsFlags = append(cfg.AgentFlags, unlimited...), append(cfg.WindowsFlags, unlimited...)
 	cfg.Bin, cfg.Linux, cfg.Windows, cfg.Tries = bin, 2, 2, 160
 	c := begin(t, cfg)
+	if err := c.Manifests.Put("services", serviceRange); err != nil {
+		t.Fatal(err)
+	}
 	// Nodes of both systems in turn.
 	return &lab{t: t, events: follow(t, c, bin), Lab: replay.New(c, func(i int) *cluster.Node { return c.Nodes[[]int{0, 2, 1, 3}[i%4]] })}
 }
