@@ -197,18 +197,26 @@ func sameJSON(a, b json.RawMessage) bool {
 }
 
 // Idle implements dataplane.Backend. It follows endpoints that other programs recreate or change, and the addresses
-// of the host.
+// of the host, and reads the load balancers.
 func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
 	b.addresses.Sync(time.Now())
-	if len(b.wanted) == 0 {
-		return false, nil
+	if len(b.wanted) > 0 { // policy first: the load balancers may take long to read
+		all, scanErr := b.scan(ctx)
+		if err = scanErr; err == nil {
+			_, err = b.enforce(ctx, all)
+		}
 	}
-	all, err := b.scan(ctx)
-	if err != nil {
-		return false, err
-	}
-	_, err = b.enforce(ctx, all)
-	return false, err
+	return false, errors.Join(err, b.readBalancers(ctx))
+}
+
+// readBalancers reads the load balancers of kube-proxy once a minute, and notes for Counters what they show.
+func (b *Backend) readBalancers(ctx context.Context) error {
+	err := b.balancers.Sync(ctx, time.Now())
+	facts := b.balancers.Facts()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.balanced = facts
+	return err
 }
 
 // Remove removes our ACLs from all endpoints, and the file of the Config. It leaves everything else as it is. It is

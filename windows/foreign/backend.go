@@ -21,6 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostaddr"
+	"github.com/isthmus-net/isthmus/windows/kubeproxy"
 )
 
 // Backend enforces policy on the endpoints of other plugins.
@@ -33,6 +34,8 @@ type Backend struct {
 	lowerer  acl.Lowerer
 	deny     *denylist.DenyList
 	registry *registry
+	// balancers reads whether kube-proxy hides the addresses of clients from policy.
+	balancers *kubeproxy.Watcher
 	// addresses follows the addresses of the host. The options have those of the last Apply.
 	addresses *hostaddr.Watch
 	// wanted are the lists of the last Apply, without the priorities beside those of others.
@@ -42,6 +45,8 @@ type Backend struct {
 
 	mu    sync.Mutex // guards what Counters shares with the other methods
 	facts map[model.EndpointID]string
+	// balanced is what balancers says.
+	balanced []string
 }
 
 var (
@@ -76,6 +81,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		return nil, fmt.Errorf("configure windows backend: %w", err)
 	}
 	b.deny = denylist.New(b.options.Node, b.options.NoIPv6)
+	b.balancers = kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), log)
 	if b.registry, err = openRegistry(c.File); err != nil {
 		log.Error("endpoints of other plugins are found again", "error", err)
 	}
@@ -206,7 +212,7 @@ func (b *Backend) InForce(context.Context) (*model.State, error) { return nil, n
 // Close implements dataplane.Backend; HNS continues.
 func (b *Backend) Close() error { return nil }
 
-// Counters returns facts about the ACLs of others. HNS counts packets and not decisions.
+// Counters returns facts about the ACLs of others and the load balancers of kube-proxy. HNS counts packets and not decisions.
 func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,6 +220,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	for _, id := range slices.Sorted(maps.Keys(b.facts)) {
 		c.Facts = append(c.Facts, b.facts[id])
 	}
+	c.Facts = append(c.Facts, b.balanced...)
 	return c, nil
 }
 
@@ -222,7 +229,7 @@ func (b *Backend) Faults() (all []string) {
 	for _, id := range slices.Sorted(maps.Keys(b.refused)) {
 		all = append(all, fmt.Sprintf("endpoint %s: policy is NOT enforced: %s", id, b.refused[id]))
 	}
-	return append(all, b.addresses.Problems()...)
+	return slices.Concat(all, b.addresses.Problems(), b.balancers.Problems())
 }
 
 // nodeAddresses returns the addresses of the node that reach all its pods, besides those that the State has.

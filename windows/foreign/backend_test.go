@@ -447,3 +447,20 @@ func TestAdopted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestServiceClients checks that a kube-proxy that hides clients from policy is reported, also without pods.
+func TestServiceClients(t *testing.T) {
+	for flags, want := range map[uint32]string{0: "kube-proxy balances Services without direct server return", hns.DSRFlag: ""} {
+		n := newNode(t, hns.L2Bridge)
+		n.fake.Balancers = []hns.LoadBalancer{{FrontendVIPs: []string{"10.96.0.1"}, Flags: flags}}
+		if _, err := n.backend.Idle(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(n.backend.Faults(), "\n"); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("flags %d: faults %q, want %q", flags, got, want)
+		}
+		if c, err := n.backend.Counters(ctx); err != nil || len(c.Facts) != 1 || !strings.Contains(c.Facts[0], "with direct server return") {
+			t.Errorf("flags %d: facts %q, %v", flags, c.Facts, err)
+		}
+	}
+}
