@@ -62,12 +62,10 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		}
 		c.Fabric, c.Stack, c.ForwardingFile = o.fabric.Mode, hostroute.System{}, forwardingFile(o)
 		c.PreparedFile = preparedFile(o)
-		if o.flows.events != flowsOff {
-			if c.Events, err = etw.New(flowevents.Session()); err != nil {
-				return nil, err
-			}
-			c.EventLimits = eventLimits(&o.flows)
+		if c.Events, err = flowSource(o); err != nil {
+			return nil, err
 		}
+		c.EventLimits = eventLimits(&o.flows)
 		if o.ruleCounters > 0 {
 			if c.RuleCounters, err = rulecounters.System(); err != nil {
 				return nil, err
@@ -85,7 +83,20 @@ func openForeign(ctx context.Context, o *options, node model.Node, client hns.Cl
 	step func(string), log *slog.Logger) (dataplane.Backend, error) {
 	c := foreign.Config{NodeAddresses: node.Addresses, File: foreignFile(o), CallDeadline: o.hnsTimeout, Observe: observe, Step: step}
 	c.HostAddresses.Read = hostAddresses
+	var err error
+	if c.Events, err = flowSource(o); err != nil {
+		return nil, err
+	}
+	c.EventLimits = eventLimits(&o.flows)
 	return foreign.New(ctx, c, client, log)
+}
+
+// flowSource returns the events that explain drops; nil if they are not wanted.
+func flowSource(o *options) (etw.Source, error) {
+	if o.flows.events == flowsOff {
+		return nil, nil
+	}
+	return etw.New(flowevents.Session())
 }
 
 // foreignFile returns where the agent notes the endpoints of another CNI plugin.

@@ -62,7 +62,7 @@ func TestPolicyMode(t *testing.T) {
 		t.Errorf("no deny lists in\n%s", out)
 	}
 	both := render(t, "--set", "mode=policy")
-	if _, windows, ok := strings.Cut(both, "hostProcess"); !ok || !strings.Contains(windows, "- --mode=policy\n") || strings.Contains(both, "--hns-") || strings.Contains(windows, "--masquerade") {
+	if _, windows, ok := strings.Cut(both, "hostProcess"); !ok || !strings.Contains(windows, "- --mode=policy\n") || !strings.Contains(windows, "- --flow-events=denied\n") || strings.Contains(both, "--hns-") || strings.Contains(windows, "--masquerade") {
 		t.Errorf("Windows nodes in mode policy:\n%s", both)
 	}
 	for flags, want := range map[string]string{

@@ -22,8 +22,20 @@ import (
 )
 
 // Apply implements dataplane.Backend. A list that gives the right verdicts stays, since a write may reset
-// connections.
+// connections. Watch explains drops by the State.
 func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+	if b.flows == nil {
+		return b.apply(ctx, s)
+	}
+	b.flows.Begin(s)
+	unsupported, err := b.apply(ctx, s)
+	if err == nil {
+		b.flows.Applied(s)
+	}
+	return unsupported, err
+}
+
+func (b *Backend) apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	if b.Outdated() {
 		b.options.Node = b.nodeAddresses()
 		b.deny.SetExempt(b.options.Node)

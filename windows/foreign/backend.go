@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/denylist"
+	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostaddr"
 	"github.com/isthmus-net/isthmus/windows/kubeproxy"
@@ -36,6 +37,8 @@ type Backend struct {
 	registry *registry
 	// balancers reads whether kube-proxy hides the addresses of clients from policy.
 	balancers *kubeproxy.Watcher
+	// flows explains drops; nil without events of Windows.
+	flows *flowevents.Watcher
 	// addresses follows the addresses of the host. The options have those of the last Apply.
 	addresses *hostaddr.Watch
 	// wanted are the lists of the last Apply, without the priorities beside those of others.
@@ -81,6 +84,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		return nil, fmt.Errorf("configure windows backend: %w", err)
 	}
 	b.deny = denylist.New(b.options.Node, b.options.NoIPv6)
+	if c.Events != nil {
+		b.flows = flowevents.New(c.Events, c.EventLimits)
+	}
 	b.balancers = kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), log)
 	if b.registry, err = openRegistry(c.File); err != nil {
 		log.Error("endpoints of other plugins are found again", "error", err)
@@ -90,7 +96,11 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 
 // Features returns the capabilities of this HNS. Everything but policy is the other plugin's.
 func (b *Backend) Features() model.Features {
-	return model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), IPv6: b.version.Supports(hns.DualStack)}
+	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), IPv6: b.version.Supports(hns.DualStack)}
+	if b.flows != nil {
+		f.Flows = model.DeniedFlows
+	}
+	return f
 }
 
 // AddEndpoint implements dataplane.Backend: it finds the endpoint, and denies everything on it until Apply names it.
@@ -100,6 +110,9 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	a, err := b.addEndpoint(ctx, spec)
 	if err != nil {
 		return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+	}
+	if b.flows != nil {
+		b.flows.EndpointAdded(spec)
 	}
 	return a, nil
 }
@@ -164,6 +177,9 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 			return fmt.Errorf("delete endpoint %s: %w", id, err)
 		}
 	}
+	if b.flows != nil {
+		b.flows.RemoveEndpoint(id)
+	}
 	delete(b.wanted, id)
 	delete(b.refused, id)
 	b.mu.Lock()
@@ -212,16 +228,19 @@ func (b *Backend) InForce(context.Context) (*model.State, error) { return nil, n
 // Close implements dataplane.Backend; HNS continues.
 func (b *Backend) Close() error { return nil }
 
-// Counters returns facts about the ACLs of others and the load balancers of kube-proxy. HNS counts packets and not decisions.
-func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
+// Counters returns facts about the ACLs of others and the load balancers of kube-proxy, and the drops that events of Windows
+// explain. Without these events no verdicts are counted. Ports of HNS also count drops of the other plugin.
+func (b *Backend) Counters(context.Context) (c dataplane.Counters, err error) {
+	if b.flows != nil {
+		err = b.flows.Count(&c)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var c dataplane.Counters
 	for _, id := range slices.Sorted(maps.Keys(b.facts)) {
 		c.Facts = append(c.Facts, b.facts[id])
 	}
 	c.Facts = append(c.Facts, b.balanced...)
-	return c, nil
+	return c, err
 }
 
 // Faults implements dataplane.Faulty.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/isthmus-net/isthmus/windows/etw"
+	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostaddr"
 )
@@ -22,6 +24,9 @@ type Config struct {
 	MaxRules int
 	// File records which endpoint belongs to which pod.
 	File string
+	// Events are the events of Windows that explain drops; nil for none. EventLimits bound those of a pod.
+	Events      etw.Source
+	EventLimits flowevents.Limits
 	// CallDeadline bounds each call to HNS; 0 is the default of hns.Guard.
 	CallDeadline time.Duration
 	// Observe, if set, is called after every call to HNS.
@@ -37,6 +42,9 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("file %q: give an absolute path", c.File))
 	}
 	errs = append(errs, c.HostAddresses.Validate())
+	if err := c.EventLimits.Validate(); c.Events != nil && err != nil {
+		errs = append(errs, err)
+	}
 	if c.CallDeadline < 0 {
 		errs = append(errs, fmt.Errorf("call deadline %s: must be positive", c.CallDeadline))
 	}
