@@ -35,6 +35,11 @@ type Backend struct {
 	host    string // id of the host's endpoint once it is attached
 	// orphans are the names of unwanted endpoints whose creating call has not returned.
 	orphans map[string]bool
+	// orphansDue is when their removal is tried again after an error, orphanFault says which.
+	orphansDue  time.Time
+	orphanFault string
+	// routeFault is why routes of the host are not restored yet; "" if none is missing.
+	routeFault string
 	// sctp records whether this HNS accepts ACLs for SCTP.
 	sctp sctpSupport
 	// late are the lists of ACLs in writes that have not returned although their caller has an error.
@@ -134,9 +139,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if err := b.waitForTunnel(ctx, n); err != nil {
 		return nil, err
 	}
-	if err := b.restoreRoutes(); err != nil {
-		log.Info("routes of the host are not restored yet", "error", err) // Idle retries
-	}
+	b.restoreRoutes()
 	b.startCounters()
 	return b, nil
 }
@@ -183,12 +186,15 @@ func (m *meter) add(id string, now hns.Stats) {
 }
 
 // Idle implements dataplane.Backend. It removes objects of calls that timed out, syncs the components,
-// restores routes of the host, reads the host's addresses, and gives endpoints new exceptions of NAT.
+// restores routes of the host, reads the host's addresses, and gives endpoints new exceptions of NAT. An error delays the next
+// call, and so the components, which repair the host. Work with an interval of its own is a fault instead if it fails.
 func (b *Backend) Idle(ctx context.Context) (bool, error) {
 	defer b.noteModes()
 	b.addresses.Sync(time.Now())
-	more, err := b.syncNAT(ctx, time.Now())
-	return more, errors.Join(b.removeOrphans(ctx), b.components.Sync(ctx, time.Now()), b.restoreRoutes(), err)
+	more := b.syncNAT(ctx, time.Now())
+	b.restoreRoutes()
+	b.removeOrphans(ctx)
+	return more, b.components.Sync(ctx, time.Now())
 }
 
 // Counters returns the packets that HNS dropped at the pods' ports, which may have other reasons than policy, and those

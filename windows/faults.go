@@ -16,7 +16,13 @@ var _ dataplane.Faulty = (*Backend)(nil)
 
 // Faults implements dataplane.Faulty.
 func (b *Backend) Faults() []string {
-	return slices.Concat(b.components.Problems(), b.natProblems(), b.addresses.Problems(), b.idle, b.misresolved)
+	all := slices.Concat(b.components.Problems(), b.natProblems(), b.addresses.Problems(), b.idle, b.misresolved)
+	for _, p := range []string{b.routeFault, b.orphanFault} {
+		if p != "" {
+			all = append(all, strings.ReplaceAll(p, "\n", "; "))
+		}
+	}
+	return all
 }
 
 // checkStates returns the attached endpoints that HNS has stopped serving, by GUID in lower case. It

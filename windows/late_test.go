@@ -4,6 +4,7 @@ package windows_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -246,7 +247,13 @@ func TestLateListOfOtherWrites(t *testing.T) {
 			s := both(first, second, "10.0.3.3")
 			s.Fabric = clusterState([]dataplane.EndpointSpec{first}, peer(2, model.Linux, "", "10.0.2.0/24")).Fabric
 			n.apply(s)
-			return func(ctx context.Context) error { _, err := n.backend.Idle(ctx); return err }
+			return func(ctx context.Context) error {
+				_, err := n.backend.Idle(ctx)
+				if fault := n.natFault(); fault != "" {
+					err = errors.Join(err, errors.New(fault))
+				}
+				return err
+			}
 		},
 		"repeated ADD": func(n *node, first, _ dataplane.EndpointSpec) func(ctx context.Context) error {
 			routes := slices.DeleteFunc(n.stored(first.ID).Policies, func(p hns.Policy) bool { return !p.Is(hns.TypeSDNRoute) })
@@ -283,5 +290,37 @@ func TestLateListOfOtherWrites(t *testing.T) {
 			n.changeACLs(n.name(first.ID), acl.DenyAll()...)
 			n.meetsNoNewcomer(first, second, func() { close(gate) })
 		})
+	}
+}
+
+// TestOrphanThatStays checks an endpoint of a late call that HNS does not remove. It is reported, and neither an error
+// of Idle, which would delay the components, nor a call in each Idle.
+func TestOrphanThatStays(t *testing.T) {
+	n, _, _ := twoLate(t)
+	spec := n.spec("c3", "10.0.1.9")
+	release := n.hold("CreateEndpoint " + n.name(spec.ID))
+	if _, err := n.backend.AddEndpoint(ctx, spec); err == nil {
+		t.Fatal("an ADD whose creation hangs has succeeded")
+	}
+	if err := n.backend.DeleteEndpoint(ctx, spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	eventually(t, "the creation never landed", func() bool { return n.has(spec) })
+	n.failing(func(op, _ string) bool { return op == "DeleteEndpoint" }, hns.CodeUnexpected)
+	eventually(t, "nothing is reported", func() bool {
+		if _, err := n.backend.Idle(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(strings.Join(n.backend.Faults(), "\n"), "endpoints that a failed call of hns left are not removed yet")
+	})
+	calls := len(n.fake.Calls())
+	if _, err := n.backend.Idle(ctx); err != nil || len(n.fake.Calls()) != calls {
+		t.Errorf("%v, another attempt at once: %v", err, n.fake.Calls()[calls:])
+	}
+	n.fake.Before(nil)
+	n.add(spec) // the pod came again
+	if _, err := n.backend.Idle(ctx); err != nil || strings.Contains(strings.Join(n.backend.Faults(), "\n"), "not removed yet") {
+		t.Errorf("%v, faults %q", err, n.backend.Faults())
 	}
 }

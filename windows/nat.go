@@ -59,10 +59,10 @@ func (b *Backend) deriveNAT(s *model.State, now time.Time) {
 }
 
 // syncNAT writes the policies of endpoints whose exceptions do not cover the current ones, once that is due.
-// It reports whether more are left.
-func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err error) {
+// It reports whether more are left. After an error it tries again when NATDelay has passed.
+func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool) {
 	if b.nat.due.IsZero() || now.Before(b.nat.due) {
-		return false, nil
+		return false
 	}
 	b.mu.Lock()
 	network := b.network
@@ -95,13 +95,16 @@ func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err er
 		}
 	}
 	if err = errors.Join(append(errs, err)...); err != nil {
-		b.nat.due, b.nat.problem = now.Add(b.config.NATDelay), fmt.Sprintf("outbound NAT of some pods does not except all ranges of the cluster yet: %v", err)
-		return false, fmt.Errorf("update outbound nat: %w", err)
+		if b.nat.problem == "" {
+			b.log.Warn("update outbound NAT of pods; retrying", "error", err)
+		}
+		b.nat.due, b.nat.problem = time.Now().Add(b.config.NATDelay), fmt.Sprintf("outbound NAT of some pods does not except all ranges of the cluster yet: %v", err)
+		return false
 	}
 	if !more {
 		b.nat.due, b.nat.problem = time.Time{}, ""
 	}
-	return more, nil
+	return more
 }
 
 // natChange returns the policies of an endpoint with the current exceptions and routes to Services, and

@@ -206,13 +206,19 @@ func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
 }
 
 // restoreRoutes restores the routes that the host lost when its adapter was bound to the vSwitch. The
-// adapter gets its address back only after a while.
-func (b *Backend) restoreRoutes() error {
+// adapter gets its address back only after a while: each Idle retries, and Faults has the reason meanwhile.
+func (b *Backend) restoreRoutes() {
 	added, err := b.config.HostRoutes.Restore()
 	for _, r := range added {
 		b.log.Info("restored a route of the host", "destination", r.Destination, "next hop", r.NextHop, "interface", r.Interface)
 	}
-	return err
+	was := b.routeFault
+	if b.routeFault = ""; err != nil {
+		b.routeFault = fmt.Sprintf("routes of the host are not restored yet: %v", err)
+	}
+	if err != nil && was == "" {
+		b.log.Info("routes of the host are not restored yet", "error", err)
+	}
 }
 
 // listAttempts is how often a listing is repeated if an object is removed in the middle of it.

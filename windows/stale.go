@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostport"
@@ -100,15 +101,35 @@ func (b *Backend) disown(name string) {
 	}
 }
 
+// orphanRetry is the interval in which the removal of orphans is tried again after an error: their addresses stay reserved
+// meanwhile, and a call that HNS does not answer holds up requests.
+const orphanRetry = 30 * time.Second
+
 // removeOrphans removes the endpoints that calls have created after they timed out.
-func (b *Backend) removeOrphans(ctx context.Context) error {
+func (b *Backend) removeOrphans(ctx context.Context) {
 	if len(b.orphans) == 0 {
-		return nil
+		b.orphanFault = ""
+		return
 	}
+	if time.Now().Before(b.orphansDue) {
+		return
+	}
+	err := b.tryRemoveOrphans(ctx)
+	was := b.orphanFault
+	if b.orphanFault = ""; err != nil {
+		b.orphansDue = time.Now().Add(orphanRetry) // the calls may have taken longer
+		b.orphanFault = fmt.Sprintf("endpoints that a failed call of hns left are not removed yet: %v", err)
+	}
+	if err != nil && was == "" {
+		b.log.Warn("remove endpoints that a failed call of hns left; retrying", "error", err)
+	}
+}
+
+func (b *Backend) tryRemoveOrphans(ctx context.Context) error {
 	unfinished := b.hns.Unfinished()
 	n, err := b.findNetwork(ctx)
 	if err != nil {
-		return fmt.Errorf("remove orphans: %w", err)
+		return err
 	}
 	var errs []error
 	for name := range b.orphans {
