@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -294,6 +295,42 @@ func TestResolverIsLost(t *testing.T) {
 		i := slices.IndexFunc(r.Answers, func(a Answer) bool { return a.ID == "z" })
 		if code != exitOtherwise || i < 0 || r.Answers[i].Answer != want || !r.Answers[i].Wrong {
 			t.Errorf("exit %d, want the answer %q\n%s", code, want, out)
+		}
+	}
+}
+
+// TestSCTP asks an HNS that takes ACLs for SCTP, and one that refuses them.
+func TestSCTP(t *testing.T) {
+	for code, want := range map[uint32]string{0: "132 taken; 6,17,132 taken", hns.CodeInvalidPolicy: "132 refused (0x803B000D); 6,17,132 refused (0x803B000D)"} {
+		s := simulate(t, hns.Server2022, hns.Reading{})
+		s.fake.SetQuirks(hnstest.Quirks{NoSCTP: code})
+		exit, out, r := runProgram(t, s, "--corpus=false")
+		i := slices.IndexFunc(r.Answers, func(a Answer) bool { return a.ID == "w" })
+		if i < 0 || r.Answers[i].Answer != want || r.Answers[i].Wrong != (code != 0) || (exit == exitAsAssumed) != (code == 0) {
+			t.Errorf("want %q; exit %d\n%s", want, exit, out)
+		}
+	}
+}
+
+// TestEveryAssumption checks that each row of the table of windows.md has an answer, or says what the program lacks for one.
+func TestEveryAssumption(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "windows.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| ([a-z]{1,2}) \|`).FindAllSubmatch(text, -1)
+	if len(rows) < 26 {
+		t.Fatalf("%d rows: has the table another form now?", len(rows))
+	}
+	s := simulate(t, hns.Server2022, hns.Reading{})
+	_, out, r := runProgram(t, s, "--corpus=false", "--pods", strings.Join(s.pods, ","))
+	for _, row := range rows {
+		id := string(row[1])
+		if id == "t" || id == "v" {
+			continue // question o on an overlay network; the corpus
+		}
+		if i := slices.IndexFunc(r.Answers, func(a Answer) bool { return a.ID == id }); i < 0 || r.Answers[i].Answer+r.Answers[i].Detail == "" {
+			t.Errorf("row %s: the report says nothing\n%s", id, out)
 		}
 	}
 }

@@ -33,6 +33,7 @@ func (b *bench) probe(ctx context.Context) ([]Answer, error) {
 		{"l", "are several sets in one member taken", b.takesTwoSets},
 		{"n", "is a set without members taken", b.takesEmptySet},
 		{"o", "are sets taken at either side", b.takesSets},
+		{"w", "may ACLs name SCTP, alone and beside TCP and UDP", b.takesSCTP},
 		{"z", "does an endpoint keep the DNS servers and search domains of its creation", b.keepsDNS},
 	}
 	var answers []Answer
@@ -58,6 +59,8 @@ func notAsked() []Answer {
 		{ID: "m", Question: "other filters of listings", Detail: "Isthmus does not use them"},
 		{ID: "q", Question: "do the ACLs of a new endpoint hold before its first packet", Detail: "needs a container that sends from its first instruction"},
 		{ID: "r", Question: "does the state of a flow last 240 s", Detail: "nothing depends on it"},
+		{ID: "u", Question: "does one Update change all ACLs at once, or in an order that opens nothing", Detail: "needs a sender that never pauses: rewrite 200 rules of which the last allows it, and look for a packet that neither list allows"},
+		{ID: "y", Question: "do probes come from an address of the host", Detail: "needs a kubelet: isolate a pod with a readiness probe, and look whether it becomes ready"},
 	}
 }
 
@@ -227,6 +230,28 @@ func (b *bench) takesIPv6(ctx context.Context) (Answer, error) {
 	a := Answer{Answer: text, Detail: "an In rule for a prefix and an address; written by Isthmus from HNS 11.10 on"}
 	a.Wrong = b.version.Supports(hns.DualStack) && text != "taken"
 	return a, err
+}
+
+// takesSCTP also checks that HNS keeps the protocol.
+func (b *bench) takesSCTP(ctx context.Context) (Answer, error) {
+	var found []string
+	a := Answer{Detail: "if not, Isthmus denies SCTP where policy does not allow everything"}
+	for _, protocols := range []string{"132", "6,17,132"} {
+		r := rule(hns.In, hns.Allow, 500)
+		r.Protocols = protocols
+		stored, err := b.list(ctx, append([]hns.ACL{r}, acl.DenyAll()...)...)
+		text, err := taken(err)
+		if err != nil {
+			return Answer{}, err
+		}
+		if text == "taken" && !acl.NamesSCTP(stored) {
+			text = "taken but not held"
+		}
+		found = append(found, fmt.Sprintf("%s %s", protocols, text))
+		a.Wrong = a.Wrong || text != "taken"
+	}
+	a.Answer = strings.Join(found, "; ")
+	return a, nil
 }
 
 // twoSets makes two sets, or says why there are none.
