@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 <#
 .SYNOPSIS
-Runs Isthmus on this Windows host for some minutes, reports, and removes it again.
+Runs Isthmus on this Windows host for about ten minutes, reports, and removes it again.
 
 .DESCRIPTION
 Starts isthmus-smoke.exe: it creates namespaces of HCN, starts isthmus-agent.exe, attaches pods through
@@ -11,6 +11,8 @@ hold names of networks and addresses of this host; read them before you publish 
 
 With -Mode nat it asks the same on a NAT network, which the agent does not make: only isthmus-conformance.exe and the
 durations of calls.
+
+Packets of the corpus are sent for at most -PacketTime, and the report counts those that were left. All of them take up to 30m.
 
 Without -Adapter, HNS puts the network on the adapter of the default route, and the host loses its connections for
 seconds. loopback.ps1 adds an adapter that nothing else uses.
@@ -31,7 +33,9 @@ param(
     [string]$Adapter = '',
     # A range that this host does not use.
     [string]$PodCIDR = '10.244.3.0/24',
-    [string]$Network = 'isthmus-smoke'
+    [string]$Network = 'isthmus-smoke',
+    # How long packets of the corpus are sent at most, such as 3m or 30m; 0 for none.
+    [string]$PacketTime = '3m'
 )
 
 Set-StrictMode -Version 2.0
@@ -56,7 +60,7 @@ if (Get-Process -Name isthmus-agent -ErrorAction SilentlyContinue) {
 New-Item -ItemType Directory -Force -Path $Out | Out-Null
 $Out = (Resolve-Path $Out).Path
 
-$arguments = @('--bin', $Bin, '--out', $Out, '--mode', $Mode, '--pod-cidr', $PodCIDR, '--network', $Network)
+$arguments = @('--bin', $Bin, '--out', $Out, '--mode', $Mode, '--pod-cidr', $PodCIDR, '--network', $Network, '--packet-time', $PacketTime)
 if ($Adapter) { $arguments += @('--adapter', $Adapter) }
 
 $code = -1

@@ -16,8 +16,7 @@ import (
 
 // conformance runs isthmus-conformance.exe between two pods, while no agent runs.
 func (s *smoke) conformance(ctx context.Context) error {
-	cmd := s.exe(ctx, "isthmus-conformance.exe", "--network", s.network, "--address", s.host4(200).String(),
-		"--pods", s.namespaces[0]+","+s.namespaces[1], "--out", s.out)
+	cmd := s.exe(ctx, "isthmus-conformance.exe", s.conformanceArgs()...)
 	text, err := cmd.CombinedOutput()
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "conformance: ") || strings.HasPrefix(line, "packets: ") || strings.HasPrefix(line, "!") {
@@ -35,6 +34,11 @@ func (s *smoke) conformance(ctx context.Context) error {
 		return fmt.Errorf("run isthmus-conformance.exe: %w: %s", err, text)
 	}
 	return nil
+}
+
+func (s *smoke) conformanceArgs() []string {
+	return []string{"--network", s.network, "--address", s.host4(200).String(), "--pods", s.namespaces[0] + "," + s.namespaces[1], "--out", s.out,
+		"--packet-time", s.packetTime.String()}
 }
 
 // status prints the status of the agent.

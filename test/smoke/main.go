@@ -56,6 +56,7 @@ type options struct {
 	adapter       string
 	pods, address string
 	timeout       time.Duration
+	packetTime    time.Duration
 	remove        bool
 	podCIDR       netip.Prefix
 	node          netip.Addr
@@ -78,6 +79,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&o.address, "node-address", "192.0.2.13", "address of the Node object")
 	f.BoolVar(&o.remove, "remove", false, "only remove --network, which a run that was killed has left")
 	f.DurationVar(&o.timeout, "timeout", 90*time.Minute, "give up after this long")
+	f.DurationVar(&o.packetTime, "packet-time", 30*time.Minute, "isthmus-conformance sends packets of the corpus for at most this long; 0 for none")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -102,6 +104,9 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	if o.timeout <= 0 {
 		return o, fmt.Errorf("--timeout %s: give a time above 0", o.timeout)
+	}
+	if o.packetTime < 0 {
+		return o, fmt.Errorf("--packet-time %s: give 0 or more", o.packetTime)
 	}
 	if o.bin == "" {
 		self, err := os.Executable()

@@ -194,6 +194,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"--pod-cidr", "fd00::/24"}, exitUsage, "24 bits"},
 		{[]string{"--node-address", "x"}, exitUsage, "give an address"},
 		{[]string{"--timeout", "0s"}, exitUsage, "above 0"},
+		{[]string{"--packet-time", "-1s"}, exitUsage, "0 or more"},
 		{nil, exitFailed, "planted"},
 	} {
 		var w bytes.Buffer
@@ -201,6 +202,30 @@ func TestUsage(t *testing.T) {
 		if code != c.code || !strings.Contains(w.String(), c.text) {
 			t.Errorf("%q: exit code %d, want %d with %q\n%s", c.args, code, c.code, c.text, w.String())
 		}
+	}
+}
+
+// TestPacketTime checks that isthmus-conformance gets the time that the user gave, which the default of try.ps1 shortens.
+func TestPacketTime(t *testing.T) {
+	for given, want := range map[string]string{"": "30m0s", "3m": "3m0s", "0": "0s"} {
+		args := []string{"--bin", t.TempDir()}
+		if given != "" {
+			args = append(args, "--packet-time", given)
+		}
+		o, err := parse(args, &bytes.Buffer{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSmoke(o, nil, &bytes.Buffer{})
+		s.namespaces = []string{"a", "b"}
+		passed := s.conformanceArgs()
+		if i := slices.Index(passed, "--packet-time"); i < 0 || passed[i+1] != want {
+			t.Errorf("--packet-time %s: %v, want %s", given, passed, want)
+		}
+	}
+	script, err := os.ReadFile(filepath.Join("..", "..", "deploy", "windows", "try.ps1"))
+	if err != nil || !strings.Contains(string(script), "$PacketTime = '3m'") || !strings.Contains(string(script), "'--packet-time', $PacketTime") {
+		t.Errorf("try.ps1 does not pass -PacketTime: %v", err)
 	}
 }
 
