@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
@@ -80,13 +81,18 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 
 func overridden(s string) bool { return strings.EqualFold(s, "true") || s == "1" }
 
-// Del removes an attachment.
+// Del removes an attachment. In mode policy it also succeeds if nobody listens on the agent's socket: pods of the
+// other plugin must end although the agent is gone. The next agent removes what is left of them.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
 	conf, err := ParseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
-	return p.call(conf, types.ErrTryAgainLater, cniframe.Del, &cniframe.DelRequest{Attachment: attachment(args)}, nil)
+	absent, err := p.exchange(conf, types.ErrTryAgainLater, cniframe.Del, &cniframe.DelRequest{Attachment: attachment(args)}, nil)
+	if absent && conf.Mode == Policy {
+		return nil
+	}
+	return err
 }
 
 // Check fails if the attachment differs from what Add created.
@@ -150,14 +156,20 @@ func attachment(args *skel.CmdArgs) cniframe.Attachment {
 
 // call sends one request to the agent. away is the error code if the agent does not answer.
 func (p *Plugin) call(conf *Conf, away uint, kind cniframe.Kind, request, answer any) error {
+	_, err := p.exchange(conf, away, kind, request, answer)
+	return err
+}
+
+// exchange is call. absent reports whether it failed because nobody listens on the agent's socket.
+func (p *Plugin) exchange(conf *Conf, away uint, kind cniframe.Kind, request, answer any) (absent bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), conf.Timeout)
 	defer cancel()
 	conn, err := p.Dial(ctx, conf.Socket)
 	if err != nil {
-		return types.NewError(away, "isthmus-agent is not reachable at "+conf.Socket, err.Error()+"; "+remedy(err))
+		return socket.Absent(err), types.NewError(away, "isthmus-agent is not reachable at "+conf.Socket, err.Error()+"; "+remedy(err))
 	}
 	defer conn.Close()
-	return fromCall(cniframe.Call(ctx, conn, kind, request, answer), conf, away)
+	return false, fromCall(cniframe.Call(ctx, conn, kind, request, answer), conf, away)
 }
 
 func remedy(err error) string {

@@ -365,8 +365,44 @@ func TestPolicyModeAgents(t *testing.T) {
 		t.Errorf("requests %+v, want ADD and DEL", requests)
 	}
 	r.socket += ".none"
-	for _, command := range []string{"ADD", "DEL"} {
-		out, status = r.run(command, "1.1.0", good)
+	out, status = r.run("ADD", "1.1.0", good)
+	r.wantError(out, status, 11, "isthmus-agent is not reachable")
+}
+
+// TestDelWithoutAgent checks that pods of the other plugin end although nobody listens on the socket. An agent that
+// is there decides; one that cannot be asked is no reason to lose the DEL.
+func TestDelWithoutAgent(t *testing.T) {
+	r := record(t)
+	dir, agent := filepath.Dir(r.socket), r.socket
+	stale := filepath.Join(dir, "stale.sock")
+	dead, err := net.Listen("unix", stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false) // as after a kill
+	dead.Close()
+	for _, path := range []string{stale, filepath.Join(dir, "none.sock"), filepath.Join(dir, "none", "a.sock")} {
+		r.socket = path
+		if out, status := r.run("DEL", "1.1.0", ""); status != 0 || len(out) != 0 {
+			t.Errorf("%s: DEL exits with %d and prints %s", path, status, out)
+		}
+		out, status := r.run("DEL", "1.1.0", `,"mode":"full"`)
 		r.wantError(out, status, 11, "isthmus-agent is not reachable")
 	}
+	hung, err := net.Listen("unix", filepath.Join(dir, "hung.sock")) // it accepts nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	for path, text := range map[string]string{
+		filepath.Join(agent, "a.sock"):  "isthmus-agent is not reachable",
+		filepath.Join(dir, "hung.sock"): "did not answer within 100ms",
+	} {
+		r.socket = path
+		out, status := r.run("DEL", "1.1.0", `,"timeoutSeconds":0.1`)
+		r.wantError(out, status, 11, text)
+	}
+	r.socket, r.reply = agent, func(cniframe.Kind) any { return &cniframe.Error{Code: 11, Msg: "the data path is not open yet"} }
+	out, status := r.run("DEL", "1.1.0", "")
+	r.wantError(out, status, 11, "the data path is not open yet")
 }

@@ -112,6 +112,9 @@ func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment,
 		return dataplane.Attachment{}, fmt.Errorf("pod %s: host ports and bandwidth are left to the plugin that makes the interface: %w", spec.Pod, errors.ErrUnsupported)
 	}
 	end, err := foreign.Find(spec.NetNS, spec.IfName, spec.IPs)
+	if errors.Is(err, dataplane.ErrNoNetNS) {
+		err = b.confirmGone(spec, err)
+	}
 	if err != nil {
 		return dataplane.Attachment{}, err
 	}
@@ -141,6 +144,22 @@ func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment,
 		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
 	}
 	return a, nil
+}
+
+// confirmGone returns the error about a namespace that was not found. It wraps dataplane.ErrNoNetNS only if the interface
+// of the endpoint is gone, too: the agent may not see the path of the namespace.
+func (b *Backend) confirmGone(spec dataplane.EndpointSpec, missing error) error {
+	found, err := b.ends.List()
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if f.ID == spec.ID {
+			return fmt.Errorf("pod %s: the agent does not see %s, and interface %s still exists: mount the directory of the network namespaces into the agent's container: %w",
+				spec.Pod, spec.NetNS, f.Name, dataplane.ErrInterfaceKind)
+		}
+	}
+	return missing
 }
 
 func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd) error {

@@ -117,6 +117,33 @@ func (l *lab) follows(pod string) error {
 	return nil
 }
 
+// A pod is gone once both its network namespace and its interface are. An agent that cannot see the path of the
+// namespace must not take a running pod for one that is gone.
+func TestForeignGone(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.echo(b, 90)
+		l.apply()
+		l.must(l.backend.Close())
+		l.start()
+		again := func() error {
+			return l.node.Do(func() error {
+				_, err := l.backend.AddEndpoint(context.Background(), dataplane.EndpointSpec{ID: model.MakeEndpointID("b", "eth0"), ContainerID: "b", IfName: "eth0",
+					Pod: model.PodID{Namespace: "default", Name: "b"}, NetNS: filepath.Join(l.dir, "invisible"), IPs: podIPs(12)})
+				return err
+			})
+		}
+		if err := again(); !errors.Is(err, dataplane.ErrInterfaceKind) || errors.Is(err, dataplane.ErrNoNetNS) || !strings.Contains(err.Error(), "veth-b") {
+			t.Errorf("an invisible namespace: %v", err)
+		}
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+		l.must(l.node.Do(func() error { return netns.Remove("veth-b") }))
+		if err := again(); !errors.Is(err, dataplane.ErrNoNetNS) {
+			t.Errorf("a pod that is gone: %v", err)
+		}
+	})
+}
+
 // DEL closes the interface until the other plugin removes it. A pod that then gets the address is
 // another endpoint.
 func TestForeignDelete(t *testing.T) {

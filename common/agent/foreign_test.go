@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
@@ -85,6 +86,36 @@ func TestForeignAddressMoves(t *testing.T) {
 		}
 		_, err := r.agent.Add(context.Background(), foreignRequest(2, "10.9.0.8"))
 		wantCode(t, err, 100, "has the addresses 10.9.0.7, not 10.9.0.8")
+		r.end()
+	})
+}
+
+// DEL of mode policy succeeds without an agent. The next agent removes the endpoints whose network namespace is gone, a
+// running one those that went without a DEL, and both keep the others.
+func TestForeignGone(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.policyOnly()
+		for n := range 3 {
+			if _, err := r.agent.Add(context.Background(), foreignRequest(n, runningIP(n).String())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.end()
+		r.fake.RemoveNetNS(addRequest(0).Netns)
+		r.start()
+		r.agent.Publish(cluster{pods: 4, nodes: []*model.Node{node("node1")}}.snapshot())
+		r.settle()
+		r.wantOnly(1, 2)
+		if _, err := r.agent.Add(context.Background(), foreignRequest(3, runningIP(0).String())); err != nil {
+			t.Errorf("the next pod with the address: %v", err)
+		}
+		r.fake.RemoveNetNS(addRequest(1).Netns)
+		r.fake.Break(id(1), "interface")
+		time.Sleep(2 * agent.Defaults().AuditEvery)
+		r.wantOnly(2, 3)
+		if got := r.problems(); got != "0" {
+			t.Errorf("%s problems, want none", got)
+		}
 		r.end()
 	})
 }

@@ -103,7 +103,8 @@ func (l *loop) readInForce() {
 	l.enforced.found = state
 }
 
-// adopt completes the attachment of an earlier agent, or repairs one of this agent.
+// adopt completes the attachment of an earlier agent, or repairs one of this agent. It removes the endpoint of another
+// plugin's pod that is gone.
 func (l *loop) adopt(e *entry) {
 	ctx, cancel := l.opContext()
 	defer cancel()
@@ -114,6 +115,13 @@ func (l *loop) adopt(e *entry) {
 			l.enforced.now()
 		}
 		e.attached, e.attachment, e.problem = true, attachment, nil
+		return
+	}
+	if e.Kind == endpoint.Foreign && !e.adopted() && errors.Is(err, dataplane.ErrNoNetNS) {
+		// No DEL may follow: that of mode policy succeeds without an agent.
+		l.log.Info("the network namespace of a pod is gone", "pod", e.Pod(), "endpoint", e.ID())
+		l.adoptions.claims.Ended(e.Pod(), e.UID)
+		l.rollBack(e)
 		return
 	}
 	if e.problem == nil || e.problem.Error() != err.Error() {

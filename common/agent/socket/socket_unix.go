@@ -127,3 +127,8 @@ func Dial(ctx context.Context, path string) (net.Conn, error) {
 	}
 	return c, nil
 }
+
+// Absent reports whether an error of Dial says that nobody listens on the socket.
+func Absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
