@@ -35,14 +35,13 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		}
 		return linux.Remove(ctx, cfg)
 	}
-	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+	var others func() ([]string, error)
+	if o.besides() && o.otherEngine == engineRefuse {
+		others = otherEngines
+	}
+	return opener{remove: remove, otherEngines: others, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		if err := refuseMigration(o); err != nil {
 			return nil, err
-		}
-		if o.besides() && o.otherEngine == engineRefuse {
-			if err := refuseEngines(); err != nil {
-				return nil, err
-			}
 		}
 		var err error
 		if cfg.XDP, err = denylist.ParseDevices(o.xdp); err != nil {
@@ -87,17 +86,13 @@ func incomplete(stateDir string) error {
 		takeover.Path(stateDir))
 }
 
-// refuseEngines returns an error if another project enforces policy on this node.
-func refuseEngines() error {
+// otherEngines returns a line about each other project that enforces policy on this node.
+func otherEngines() (all []string, err error) {
 	found, err := engines.Detect()
-	if err != nil {
-		return err
-	}
-	var errs []error
 	for _, e := range found {
-		errs = append(errs, fmt.Errorf("%s enforces network policy on this node, and two engines deny what either denies: %s; --other-engine=ignore runs both", e, e.Remedy))
+		all = append(all, fmt.Sprintf("%s enforces network policy on this node, and two engines deny what either denies: %s; --other-engine=ignore runs both", e, e.Remedy))
 	}
-	return errors.Join(errs...)
+	return all, err
 }
 
 // flowEvents returns which events the BPF programs report.

@@ -23,6 +23,8 @@ type opener struct {
 	open func(context.Context, model.Node) (dataplane.Backend, error)
 	// needsNode is true if Open needs the addresses and pod ranges of the node.
 	needsNode bool
+	// otherEngines returns a line about each policy engine of another project; nil if there is no check.
+	otherEngines func() ([]string, error)
 	// timeout bounds one operation, if the default is too short.
 	timeout time.Duration
 	// metrics are those of the data path.

@@ -3,19 +3,16 @@
 package main
 
 import (
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// TestOtherEngine checks that the data path does not open beside another policy engine, and that
-// the error names the engine.
+// TestOtherEngine checks that agents of mode policy find other policy engines, and name engine and remedy.
 func TestOtherEngine(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
@@ -26,13 +23,18 @@ func TestOtherEngine(t *testing.T) {
 			t.Errorf("nft: %s", out)
 			return err
 		}
-		for _, c := range []struct {
-			engine, text string
-		}{{engineRefuse, "kube-network-policies (table kube-network-policies) enforces network policy on this node"}, {engineIgnore, "--xdp-devices"}} {
-			o := &options{mode: modePolicy, otherEngine: c.engine, xdp: "a/b", bpffs: t.TempDir()} // the second error ends Open before it changes something
-			_, err := newBackend(o, func(string) {}, slog.New(slog.NewTextHandler(io.Discard, nil))).open(t.Context(), model.Node{})
-			if err == nil || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("--other-engine=%s: %v, want %q", c.engine, err, c.text)
+		look := func(mode, engine string) func() ([]string, error) {
+			o := &options{mode: mode, otherEngine: engine, bpffs: t.TempDir()}
+			return newBackend(o, func(string) {}, slog.New(slog.DiscardHandler)).otherEngines
+		}
+		if look(modeFull, engineRefuse) != nil || look(modePolicy, engineIgnore) != nil {
+			t.Error("an agent of mode full, or with --other-engine=ignore, looks for other engines")
+		}
+		for _, mode := range []string{modePolicy, modeObserve} {
+			found, err := look(mode, engineRefuse)()
+			const name, remedy = "kube-network-policies (table kube-network-policies) enforces network policy on this node", "delete its DaemonSet"
+			if err != nil || len(found) != 1 || !strings.Contains(found[0], name) || !strings.Contains(found[0], remedy) {
+				t.Errorf("mode %s: found %q, %v", mode, found, err)
 			}
 		}
 		return nil

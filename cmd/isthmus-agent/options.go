@@ -212,7 +212,7 @@ func (o *options) registerCNI(f *pflag.FlagSet) {
 	f.StringVar(&o.cniBinDir, "cni-bin-dir", "", "install isthmus-cni in this directory of the container runtime; empty if it is installed already")
 	f.StringVar(&o.cniConfDir, "cni-conf-dir", "", "install the CNI configuration in this directory as soon as the agent is ready, or with --mode=policy add isthmus-cni to the one that the runtime uses; requires --cni-bin-dir")
 	f.StringVar(&o.cniPlugin, "cni-plugin", defaultPlugin(), "path of the isthmus-cni to install")
-	f.StringVar(&o.otherEngine, "other-engine", engineRefuse, "Linux, with --mode=policy: network policy engine of another project on this node: refuse (enforce nothing and report it), or ignore (both enforce: a flow needs the consent of both)")
+	f.StringVar(&o.otherEngine, "other-engine", engineRefuse, "Linux, with --mode=policy: network policy engine of another project on this node: refuse (report it, and do not begin to enforce policy beside it), or ignore (both enforce: a flow needs the consent of both)")
 }
 
 // defaultPlugin returns the path of isthmus-cni in the agent's directory.

@@ -41,7 +41,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	cfg.EndpointPool = o.pool
 	cfg.ReservedHostPorts = o.reserved
 	cfg.Flows.Off, cfg.Flows.LogDenied = o.flows.events == flowsOff, o.flows.logDenied
-	cfg.Open, cfg.OpenNeedsNode = backend.open, backend.needsNode
+	cfg.Open, cfg.OpenNeedsNode, cfg.OtherEngines = backend.open, backend.needsNode, backend.otherEngines
 	if backend.timeout > 0 {
 		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout
 	}

@@ -169,7 +169,8 @@ func (l *loop) whyUnknown(a *addition) error {
 		return refuse(CodeTryAgain, remedy, "pod %s is not attached: the state of the cluster is not known yet", a.pod())
 	}
 	if l.backend == nil {
-		return refuse(CodeTryAgain, "wait until its Node object has addresses and podCIDRs", "pod %s is not attached: the addresses and pod ranges of node %s are not known yet", a.pod(), l.cfg.NodeName)
+		problem, remedy := l.whyNotOpen()
+		return refuse(CodeTryAgain, remedy, "pod %s is not attached: %s", a.pod(), problem)
 	}
 	pod, ok := l.snapshot.Pods.Get(a.pod())
 	switch {

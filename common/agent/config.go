@@ -75,6 +75,10 @@ type Config struct {
 	// OpenNeedsNode delays Open until the node's addresses and pod ranges are known.
 	OpenNeedsNode bool
 
+	// OtherEngines, if set, looks for policy engines of other projects on this node, and returns one line about each, with
+	// the remedy. Beside one, an agent without endpoints does not call Open. The loop's goroutine calls it.
+	OtherEngines func() ([]string, error)
+
 	// SourceProblems returns the problems of the snapshot source. It may be nil. The agent calls it from
 	// any goroutine.
 	SourceProblems func() []string

@@ -57,6 +57,7 @@ type loop struct {
 	checks    checks
 	watching  watching
 	adoptions adoptions
+	engines   engines
 }
 
 // entry is an endpoint's record and what this process knows about it.
@@ -147,6 +148,7 @@ func (l *loop) drain() {
 func (l *loop) turn(ctx context.Context) error {
 	l.agent.heartbeat()
 	l.takeSnapshot()
+	l.checkEngines()
 	if l.backend == nil && l.canOpen() {
 		if err := l.open(ctx); err != nil {
 			return err

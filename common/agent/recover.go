@@ -19,8 +19,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// canOpen reports whether everything that Open needs is known.
+// canOpen reports whether everything that Open needs is known, and no other policy engine forbids it.
 func (l *loop) canOpen() bool {
+	if l.refused() != "" {
+		return false
+	}
 	if !l.cfg.OpenNeedsNode {
 		return true
 	}

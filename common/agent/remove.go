@@ -17,9 +17,6 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// errNotOpen is the error while the data path is not open.
-var errNotOpen = refuse(CodeTryAgain, "wait until the addresses and pod ranges of the node are known", "the data path is not open yet")
-
 // removal is a DEL that has no answer yet.
 type removal struct {
 	id    model.EndpointID
@@ -60,8 +57,12 @@ func (l *loop) takeRemoval(r removal) {
 	if e := l.entries[r.id]; e != nil && e.start != nil {
 		e.start.giveUp(refuse(CodeTryAgain, "call ADD again if the pod still exists", "DEL of %s came before pod %s was attached", r.id, e.Pod()))
 	}
+	if l.refused() != "" { // no endpoint exists, and pods of the other network must end
+		r.reply <- nil
+		return
+	}
 	if l.backend == nil {
-		r.reply <- errNotOpen
+		r.reply <- l.errNotOpen()
 		return
 	}
 	l.removals = append(l.removals, r)
@@ -140,7 +141,7 @@ func (a *Agent) GC(ctx context.Context, req *cniframe.GCRequest) (_ *cniframe.GC
 
 func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.EndpointID, error) {
 	if l.backend == nil {
-		return nil, errNotOpen
+		return nil, l.errNotOpen()
 	}
 	var removed []model.EndpointID
 	var stale []*entry
@@ -195,7 +196,7 @@ func (a *Agent) Check(ctx context.Context, req *cniframe.CheckRequest) (err erro
 
 func (l *loop) check(id model.EndpointID, req *cniframe.CheckRequest) error {
 	if l.backend == nil {
-		return errNotOpen
+		return l.errNotOpen()
 	}
 	const remedy = "restart the pod"
 	e := l.entries[id]

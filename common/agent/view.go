@@ -86,8 +86,14 @@ func (l *loop) problems() (all problems) {
 	switch {
 	case l.snapshot == nil:
 		all.add(problemSource, "the state of the cluster is not known yet")
-	case l.backend == nil:
-		all.add(problemAddresses, fmt.Sprintf("the data path is not open: the addresses and pod ranges of node %s are not known", l.cfg.NodeName))
+	case l.backend == nil && l.refused() == "":
+		problem, _ := l.whyNotOpen()
+		all.add(problemAddresses, "the data path is not open: "+problem)
+	}
+	if other := l.refused(); other != "" {
+		all.add(problemDataPath, "no policy is enforced: "+other)
+	} else {
+		all.add(problemDataPath, l.engines.found...)
 	}
 	if l.enforced.failed != nil {
 		all.add(problemPolicy, "policy is not in force: "+oneLine(l.enforced.failed))
@@ -133,7 +139,8 @@ func (l *loop) unable() (why string, limited bool) {
 	case l.snapshot == nil:
 		return "the state of the cluster is not known yet", false
 	case l.backend == nil:
-		return fmt.Sprintf("the addresses and pod ranges of node %s are not known", l.cfg.NodeName), false
+		why, _ = l.whyNotOpen()
+		return why, false
 	case f.failed != nil && dataplane.Concerns(f.failed, ""):
 		return "policy is not in force: " + oneLine(f.failed), len(f.covered) > 0
 	case f.inForce == nil:
