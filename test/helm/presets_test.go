@@ -65,6 +65,15 @@ func TestPolicyMode(t *testing.T) {
 	if _, windows, ok := strings.Cut(both, "hostProcess"); !ok || !strings.Contains(windows, "- --mode=policy\n") || !strings.Contains(windows, "- --flow-events=denied\n") || strings.Contains(both, "--hns-") || strings.Contains(windows, "--masquerade") {
 		t.Errorf("Windows nodes in mode policy:\n%s", both)
 	}
+	// A relay needs the flows of agents in every mode, on both systems.
+	for flags, systems := range map[string]int{"mode=policy": 2, policy: 1, "mode=observe,windows.enabled=false": 1} {
+		out := render(t, "--set", flags+",relay.enabled=true,relay.agentPort=4300")
+		for _, want := range []string{"- --hubble-listen=:4300\n", "- --hubble-cert=/etc/isthmus-hubble/tls.crt\n", "- --hubble-key=/etc/isthmus-hubble/tls.key\n", "- --hubble-ca=/etc/isthmus-hubble/ca.crt\n"} {
+			if n := strings.Count(out, want); n != systems {
+				t.Errorf("--set %s with a relay: %q for %d systems, want %d", flags, want, n, systems)
+			}
+		}
+	}
 	for flags, want := range map[string]string{
 		"mode=observe":                                    "mode observe is for Linux nodes, as HNS cannot report what policy would drop: set windows.enabled=false",
 		"mode=policy,windows.endpointPool=auto":           "windows.endpointPool have no meaning with mode policy",

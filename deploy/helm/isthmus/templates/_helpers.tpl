@@ -185,12 +185,12 @@ headers: {{ quote . }}
 {{- range .Values.agent.reservedHostPorts }}
 - --reserved-host-ports={{ . }}
 {{- end }}
+{{- end }}
 {{- if .Values.relay.enabled }}
 - --hubble-listen=:{{ int .Values.relay.agentPort }}
 - --hubble-cert=/etc/isthmus-hubble/tls.crt
 - --hubble-key=/etc/isthmus-hubble/tls.key
 - --hubble-ca=/etc/isthmus-hubble/ca.crt
-{{- end }}
 {{- end }}
 {{- end }}
 
