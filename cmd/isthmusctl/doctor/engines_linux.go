@@ -13,7 +13,7 @@ func (c Config) checkEngines() []Finding {
 	}
 	var found []Finding
 	for _, e := range all {
-		found = append(found, Finding{check, Bad, e.String(), "two engines deny what either denies, so the agent refuses to start beside it", e.Remedy})
+		found = append(found, Finding{check, Bad, e.String(), "two engines deny what either denies, so the agent does not begin to enforce policy beside it", e.Remedy})
 	}
 	if len(found) == 0 {
 		found = []Finding{{Check: check, Severity: Good, What: "none of another project"}}

@@ -17,6 +17,9 @@ import (
 
 // Examine checks this node.
 func (c Config) Examine(ctx context.Context) []Finding {
+	if c.beside() {
+		return slices.Concat(checkBuild(), checkService(), c.checkOtherNetwork(ctx), c.checkAdmission(ctx))
+	}
 	return slices.Concat(checkBuild(), checkService(), checkHost(), checkCloud(), c.checkCNIConfigurations(), c.checkAdmission(ctx))
 }
 

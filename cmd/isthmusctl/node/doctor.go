@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -54,11 +55,8 @@ agent pods of all nodes, with the settings of the pods.`,
 			if all.all {
 				return e.doctorOfAll(c.Context(), all, timeout, kubeconfig, output)
 			}
-			if cfg.Mode != "" && cfg.Mode != "full" && cfg.Mode != "policy" && cfg.Mode != "observe" {
-				return fmt.Errorf("--mode %q: give full, policy or observe", cfg.Mode)
-			}
-			if (cfg.Mode == "policy" || cfg.Mode == "observe") && runtime.GOOS != "linux" {
-				return fmt.Errorf("--mode %s: agents on %s have mode full only", cfg.Mode, runtime.GOOS)
+			if err := checkMode(cfg.Mode, runtime.GOOS); err != nil {
+				return err
 			}
 			for name, port := range map[string]int{"vxlan-port": cfg.VXLANPort, "metrics-port": cfg.MetricsPort} {
 				if port < 1 || port > 65535 {
@@ -96,6 +94,20 @@ agent pods of all nodes, with the settings of the pods.`,
 	f.IntVar(&cfg.VXLANPort, "vxlan-port", 4789, "UDP port of the overlay")
 	f.IntVar(&cfg.MetricsPort, "metrics-port", 9470, "TCP port of the agent's --http-address")
 	return c
+}
+
+// checkMode checks --mode for an operating system.
+func checkMode(mode, goos string) error {
+	switch mode {
+	case "", "full", "policy":
+		return nil
+	case "observe":
+		if goos == "windows" {
+			return errors.New("--mode observe: agents on windows have the modes full and policy")
+		}
+		return nil
+	}
+	return fmt.Errorf("--mode %q: give full, policy or observe", mode)
 }
 
 // nodeName returns the name that the agent's pod receives, or the host name.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"time"
 
@@ -23,6 +24,9 @@ var networks = map[string]string{
 	"aws-cni": "the VPC CNI plugin of EKS", "azure-vnet": "Azure CNI", "bridge": "the bridge plugin", "calico": "Calico", "cilium-cni": "Cilium",
 	"flannel": "flannel", "kube-ovn": "Kube-OVN", "multus": "Multus", "multus-shim": "Multus", "ovn-k8s-cni-overlay": "OVN-Kubernetes",
 	"ptp": "the ptp plugin", "antrea": "Antrea", "weave-net": "Weave Net",
+	// Of Windows nodes.
+	"win-bridge": "the win-bridge plugin", "win-overlay": "the win-overlay plugin", "sdnbridge": "Microsoft's sdnbridge plugin (GKE)",
+	"vpc-bridge": "the VPC CNI plugin of EKS",
 }
 
 // beside reports whether another network makes the interfaces of pods, and Isthmus only enforces policy: as Mode
@@ -57,7 +61,7 @@ func (c Config) checkOtherNetwork(ctx context.Context) []Finding {
 }
 
 func owner(plugin string) string {
-	if name, ok := networks[plugin]; ok {
+	if name, ok := networks[strings.TrimSuffix(plugin, ".exe")]; ok {
 		return name
 	}
 	return "the network of plugin " + plugin
@@ -71,6 +75,9 @@ var versionText = regexp.MustCompile(`\bv?[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*`
 func (c Config) version(ctx context.Context, plugin string) string {
 	if plugin != filepath.Base(plugin) || plugin == "." || plugin == ".." {
 		return ""
+	}
+	if runtime.GOOS == "windows" {
+		plugin = strings.TrimSuffix(plugin, ".exe") + ".exe"
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
