@@ -35,6 +35,7 @@ const (
 const (
 	maxForeignAddresses = 16
 	maxHostIfNames      = 16
+	maxOthers           = 16
 	// maxIfName is IFNAMSIZ of Linux without the final zero.
 	maxIfName = 15
 )
@@ -132,6 +133,9 @@ func readForeign(r *types100.Result, ifName, netns string) (*cniframe.Foreign, e
 	for i, inf := range r.Interfaces {
 		if i != own && inf.Sandbox == "" && inf.Name != "" && len(inf.Name) <= maxIfName && len(f.HostIfNames) < maxHostIfNames {
 			f.HostIfNames = append(f.HostIfNames, inf.Name)
+		}
+		if i != own && inf.Sandbox != "" && strings.EqualFold(inf.Sandbox, netns) && inf.Name != "lo" && len(f.Others) < maxOthers {
+			f.Others = append(f.Others, inf.Name)
 		}
 	}
 	for i, ip := range r.IPs {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -169,6 +170,29 @@ func TestPolicyModePassesOn(t *testing.T) {
 				t.Errorf("CHECK requests %+v", requests)
 			}
 		})
+	}
+}
+
+// TestPolicyModeOthers checks that the agent learns of further interfaces in the sandbox of the pod, as Amazon's
+// egress-cni (v4if0) and several network interfaces per pod make them. Loopback, interfaces of the node and those of
+// other sandboxes are none.
+func TestPolicyModeOthers(t *testing.T) {
+	r := record(t)
+	interfaces := `{"name":"lo","sandbox":"/run/netns/c0"},{"name":"eni1"},{"name":"eth0","sandbox":"/run/netns/c0"},{"name":"dummy1","sandbox":"0"},{"name":"veth2","sandbox":""}`
+	for further, want := range map[string][]string{
+		"": nil,
+		`,{"name":"v4if0","sandbox":"/run/netns/c0"},{"name":"net1","sandbox":"/RUN/netns/c0"}`: {"v4if0", "net1"},
+		strings.Repeat(`,{"name":"many","sandbox":"/run/netns/c0"}`, 20):                        slices.Repeat([]string{"many"}, 16),
+	} {
+		result := fmt.Sprintf(`{"cniVersion":"1.0.0","interfaces":[%s%s],"ips":[{"interface":2,"address":"10.1.0.4/32"}]}`, interfaces, further)
+		if out, status := r.run("ADD", "1.0.0", `,"prevResult":`+result); status != 0 || string(out) != result {
+			t.Errorf("ADD exits with %d and prints %s", status, out)
+		}
+		var add cniframe.AddRequest
+		requests := r.taken()
+		if len(requests) != 1 || json.Unmarshal(requests[0].Body, &add) != nil || add.Foreign == nil || !slices.Equal(add.Foreign.Others, want) {
+			t.Errorf("%s: requests %+v, want one with the interfaces %q", further, requests, want)
+		}
 	}
 }
 

@@ -194,6 +194,9 @@ func (l *loop) behind() string {
 
 // attachPod adds the endpoint of an ADD to the batch and attaches it if necessary.
 func (l *loop) attachPod(batch []*attachedAdd, a *addition) ([]*attachedAdd, error) {
+	if err := l.checkOthers(a); err != nil {
+		return batch, err
+	}
 	e := l.entries[a.id]
 	if e != nil && e.State != endpoint.Released && !e.leaving {
 		if err := conflict(e, a); err != nil {
@@ -271,6 +274,10 @@ func (l *loop) attach(a *addition) (*entry, error) {
 		Name: a.req.PodName, UID: a.req.PodUID, IPs: ips, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
 	if l.features.DNS {
 		e.DNS = a.dns
+	}
+	if a.req.Foreign != nil && len(a.req.Foreign.Others) > 0 {
+		e.others = names(a.req.Foreign.Others)
+		l.log.Warn("policy does not see packets of further interfaces of an observed pod", "pod", e.Pod(), "interfaces", e.others)
 	}
 	l.step("add.intent")
 	if err := l.store.Put(e.Record); err != nil {

@@ -283,11 +283,23 @@ func (l *loop) repairBroken(drifts []dataplane.Drift, logged bool) {
 	}
 }
 
-// unenforced returns the findings of the last check whose endpoints still exist.
+// unenforced returns the findings of the last check whose endpoints still exist, and the endpoints of pods with further
+// interfaces.
 func (l *loop) unenforced() []unenforced {
-	return slices.DeleteFunc(slices.Clone(l.checks.broken), func(u unenforced) bool {
+	all := slices.DeleteFunc(slices.Clone(l.checks.broken), func(u unenforced) bool {
 		return l.entries[u.entry.ID()] != u.entry || u.entry.State != endpoint.Ready
 	})
+	for _, e := range l.sorted() {
+		if e.others != "" && e.State == endpoint.Ready {
+			all = append(all, unenforced{e, e.bypass()})
+		}
+	}
+	return all
+}
+
+// bypass is the problem of a pod with further interfaces.
+func (e *entry) bypass() string {
+	return fmt.Sprintf("its further interfaces %s are not under policy: restart the pod without them", e.others)
 }
 
 func (l *loop) reportUnenforced() (all []report.Unenforced) {

@@ -90,6 +90,52 @@ func TestForeignAddressMoves(t *testing.T) {
 	})
 }
 
+// Policy knows one interface of a pod. ADD of an enforced pod with more is refused, and one of an observed pod is
+// reported.
+func TestForeignOthers(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.noPool, r.change = true, func(c *agent.Config) { c.PolicyOnly, c.Observe = true, model.ObserveSome }
+		r.start()
+		shop := func(enforcement string) {
+			s := cluster{pods: 4, nodes: []*model.Node{node("node1")}}.snapshot()
+			ns, _ := s.Namespaces.Get("shop")
+			ns.Enforcement = enforcement
+			r.agent.Publish(s)
+			r.settle()
+		}
+		add := func() error {
+			q := foreignRequest(0, "10.9.0.7")
+			q.Foreign.Others = []string{"net1", "v4if0"}
+			_, err := r.agent.Add(context.Background(), q)
+			return err
+		}
+		shop("")
+		wantCode(t, add(), 7, "pod shop/web-0 has further interfaces: net1, v4if0")
+		r.wantOnly()
+		r.wantProblem("")
+		shop("observe")
+		if err := add(); err != nil {
+			t.Error(err)
+		}
+		r.wantOnly(0)
+		for _, enforcement := range []string{"observe", "enforce"} {
+			shop(enforcement)
+			r.wantProblem("endpoint c0:eth0 of pod shop/web-0: policy is NOT enforced: its further interfaces net1, v4if0")
+			if got := r.metric("isthmus_endpoints_unenforced"); got != "1" {
+				t.Errorf("%s endpoints without policy, want 1", got)
+			}
+		}
+		list, err := r.agent.Endpoints(context.Background())
+		if err != nil || len(list) != 1 || !strings.Contains(strings.Join(list[0].Problems, "; "), "net1, v4if0") || !list[0].Unenforced {
+			t.Errorf("endpoints %+v, %v", list, err)
+		}
+		r.mustDel(0)
+		r.settle()
+		r.wantProblem("")
+		r.end()
+	})
+}
+
 // DEL of mode policy succeeds without an agent. The next agent removes the endpoints whose network namespace is gone, a
 // running one those that went without a DEL, and both keep the others.
 func TestForeignGone(t *testing.T) {

@@ -163,6 +163,9 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	default:
 		d.Problems, d.Unenforced, d.Verdicts = append(d.Problems, i.Problems...), i.Unenforced, i.Verdicts
 	}
+	if e.others != "" {
+		d.Problems, d.Unenforced = append(d.Problems, e.bypass()), true
+	}
 	if l.snapshot == nil {
 		return d
 	}

@@ -73,6 +73,9 @@ type entry struct {
 	// start is not nil while the data path makes the attachment concurrently with the loop. Nothing else then changes
 	// the endpoint.
 	start *start
+	// others are further interfaces of the pod, which is or was observed: policy does not see their packets. A new agent
+	// does not know them.
+	others string
 	// problem is the error of the last attempt to repair or remove it.
 	problem error
 }

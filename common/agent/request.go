@@ -76,6 +76,9 @@ func foreignAddresses(f *cniframe.Foreign) ([]netip.Addr, error) {
 	if len(f.HostIfNames) > maxHints || slices.ContainsFunc(f.HostIfNames, func(s string) bool { return len(s) > 15 }) {
 		return nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names of at most 15 characters", maxHints), "the interfaces of prevResult are not valid")
 	}
+	if len(f.Others) > maxHints {
+		return nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names", maxHints), "the further interfaces of prevResult are not valid")
+	}
 	if _, err := model.ParseMAC(f.MAC); f.MAC != "" && err != nil {
 		return nil, refuse(CodeConfig, err.Error(), "the MAC of prevResult is not valid")
 	}
@@ -97,6 +100,29 @@ func foreignAddresses(f *cniframe.Foreign) ([]netip.Addr, error) {
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return all, nil
+}
+
+// checkOthers refuses a pod with further interfaces, whose packets policy does not see, unless the pod is observed.
+func (l *loop) checkOthers(a *addition) error {
+	if a.req.Foreign == nil || len(a.req.Foreign.Others) == 0 || l.observes(a.req.PodNamespace) {
+		return nil
+	}
+	return refuse(CodeConfig, "remove the interfaces, or the plugins that make them, from the network of the pod; pods in observed namespaces may have them",
+		"pod %s has further interfaces: %s: policy is enforced on one interface per pod", a.pod(), names(a.req.Foreign.Others))
+}
+
+// names joins names that a caller passed.
+func names(all []string) string {
+	var text []string
+	for _, s := range all {
+		text = append(text, shorten(strings.Map(func(r rune) rune {
+			if notInIfName(r) {
+				return '?'
+			}
+			return r
+		}, s)))
+	}
+	return strings.Join(text, ", ")
 }
 
 // checkForeign compares the interface of a CHECK with that of the endpoint.

@@ -36,6 +36,8 @@ type Foreign struct {
 	// HostIfNames are the interfaces of prevResult without a sandbox. They are for messages only: the agent
 	// finds the interface on the node itself.
 	HostIfNames []string `json:"hostIfNames,omitempty"`
+	// Others are further interfaces in the sandbox, except loopback. Policy does not see their packets.
+	Others []string `json:"others,omitempty"`
 	// MAC is that of the interface in the sandbox; empty if prevResult has none.
 	MAC string `json:"mac,omitempty"`
 	// Addresses are those of the interface, without prefix length: at most one per family.
