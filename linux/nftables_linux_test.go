@@ -47,7 +47,7 @@ func TestRemoveWithoutNftables(t *testing.T) {
 	if has, err := netfilter.Available(); has || err != nil {
 		t.Errorf("available: %t, %v", has, err)
 	}
-	if _, err := engines.Detect(); err != nil {
+	if _, err := engines.Detect("/"); err != nil {
 		t.Error(err)
 	}
 	cfg := linux.Defaults()

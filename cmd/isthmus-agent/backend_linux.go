@@ -88,7 +88,7 @@ func incomplete(stateDir string) error {
 
 // otherEngines returns a line about each other project that enforces policy on this node.
 func otherEngines() (all []string, err error) {
-	found, err := engines.Detect()
+	found, err := engines.Detect("/")
 	for _, e := range found {
 		all = append(all, fmt.Sprintf("%s enforces network policy on this node, and two engines deny what either denies: %s; --other-engine=ignore runs both", e, e.Remedy))
 	}

@@ -5,6 +5,7 @@ package engines_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,15 +19,34 @@ func TestDetect(t *testing.T) {
 		t.Skip("needs root and no -short: make test runs it")
 	}
 	ns := netns.ForTest(t)
+	root := t.TempDir()
 	detect := func() (found []engines.Engine) {
 		t.Helper()
-		if err := ns.Do(func() (err error) { found, err = engines.Detect(); return err }); err != nil {
+		if err := ns.Do(func() (err error) { found, err = engines.Detect(root); return err }); err != nil {
 			t.Fatal(err)
 		}
 		return found
 	}
 	if found := detect(); len(found) > 0 {
 		t.Errorf("an empty namespace has %v", found)
+	}
+	// Amazon's agent pins programs for pods under policy. An empty directory remains without it.
+	pins := filepath.Join(root, "sys/fs/bpf/globals/aws/programs")
+	if err := os.MkdirAll(pins, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if found := detect(); len(found) > 0 {
+		t.Errorf("an empty directory of pins is %v", found)
+	}
+	pin := filepath.Join(pins, "web-shop_handle_ingress")
+	if err := os.WriteFile(pin, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if found := detect(); len(found) != 1 || found[0].Name != "Amazon's network policy agent" || !strings.Contains(found[0].Remedy, "enableNetworkPolicy") {
+		t.Errorf("found %v", found)
+	}
+	if err := os.Remove(pin); err != nil {
+		t.Fatal(err)
 	}
 	err := ns.Do(func() error {
 		nft := exec.Command("nft", "-f", "-")

@@ -23,12 +23,16 @@ func (e Engine) String() string { return fmt.Sprintf("%s (%s)", e.Name, e.Eviden
 // Objects are the names of what is on a node.
 type Objects struct {
 	Tables, Chains, Interfaces []string
+	// Pins are the directories of signatures that contain pinned programs.
+	Pins []string
 }
 
 // signature holds the names by which an engine is recognised: prefixes, or whole names where they end with "$".
 type signature struct {
 	name, remedy               string
 	tables, chains, interfaces []string
+	// pins is the directory of pinned programs of an engine that has no other objects with names of its own; "" for none.
+	pins string
 }
 
 // signatures hold the names that the engines give to their objects, as of 2026-11. A network without its engine must
@@ -42,6 +46,7 @@ var signatures = []signature{
 	{name: "kindnet", remedy: "create the cluster with disableDefaultCNI: true", tables: []string{"kindnet-network-policies"}},
 	{name: "Antrea", remedy: "uninstall Antrea", chains: []string{"ANTREA-"}, interfaces: []string{"antrea-gw0$"}},
 	{name: "OVN-Kubernetes", remedy: "use another network: its engine cannot be turned off", interfaces: []string{"ovn-k8s-mp0$"}},
+	{name: "Amazon's network policy agent", remedy: "set enableNetworkPolicy of the VPC CNI add-on to \"false\", and delete its pins or restart the node", pins: "/sys/fs/bpf/globals/aws/programs"},
 	{name: "Weave Net", remedy: "start weave-net with EXPECT_NPC=0 and without weave-npc", chains: []string{"WEAVE-NPC"}},
 }
 
@@ -52,7 +57,7 @@ func Find(o Objects) []Engine {
 		for _, kind := range []struct {
 			noun            string
 			names, patterns []string
-		}{{"table", o.Tables, s.tables}, {"chain", o.Chains, s.chains}, {"interface", o.Interfaces, s.interfaces}} {
+		}{{"table", o.Tables, s.tables}, {"chain", o.Chains, s.chains}, {"interface", o.Interfaces, s.interfaces}, {"programs in", o.Pins, []string{s.pins + "$"}}} {
 			i := slices.IndexFunc(kind.names, func(name string) bool { return matches(name, kind.patterns) })
 			if i >= 0 {
 				found = append(found, Engine{Name: s.name, Evidence: kind.noun + " " + kind.names[i], Remedy: s.remedy})

@@ -9,17 +9,18 @@ import (
 
 func TestFind(t *testing.T) {
 	for want, o := range map[string]Objects{
-		"Calico (Felix) (chain cali-FORWARD)":                    {Chains: []string{"FORWARD", "cali-FORWARD", "cali-INPUT"}},
-		"Calico (Felix) (table calico)":                          {Tables: []string{"calico"}, Chains: []string{"filter-cali"}},
-		"Calico (Felix) (interface bpfin.cali)":                  {Interfaces: []string{"lo", "bpfin.cali"}},
-		"Cilium (interface cilium_host)":                         {Interfaces: []string{"cilium_host", "cilium_net", "lxc1234"}},
-		"kube-router (chain KUBE-NWPLCY-DEFAULT)":                {Chains: []string{"KUBE-NWPLCY-DEFAULT"}},
-		"Azure Network Policy Manager (chain AZURE-NPM-INGRESS)": {Chains: []string{"AZURE-NPM-INGRESS"}},
-		"kube-network-policies (table kube-network-policies)":    {Tables: []string{"kube-network-policies"}},
-		"kindnet (table kindnet-network-policies)":               {Tables: []string{"kindnet-network-policies"}},
-		"Antrea (interface antrea-gw0)":                          {Interfaces: []string{"antrea-gw0"}},
-		"OVN-Kubernetes (interface ovn-k8s-mp0)":                 {Interfaces: []string{"ovn-k8s-mp0"}},
-		"Weave Net (chain WEAVE-NPC-DEFAULT)":                    {Chains: []string{"WEAVE-NPC-DEFAULT"}},
+		"Calico (Felix) (chain cali-FORWARD)":                                          {Chains: []string{"FORWARD", "cali-FORWARD", "cali-INPUT"}},
+		"Calico (Felix) (table calico)":                                                {Tables: []string{"calico"}, Chains: []string{"filter-cali"}},
+		"Calico (Felix) (interface bpfin.cali)":                                        {Interfaces: []string{"lo", "bpfin.cali"}},
+		"Cilium (interface cilium_host)":                                               {Interfaces: []string{"cilium_host", "cilium_net", "lxc1234"}},
+		"kube-router (chain KUBE-NWPLCY-DEFAULT)":                                      {Chains: []string{"KUBE-NWPLCY-DEFAULT"}},
+		"Azure Network Policy Manager (chain AZURE-NPM-INGRESS)":                       {Chains: []string{"AZURE-NPM-INGRESS"}},
+		"kube-network-policies (table kube-network-policies)":                          {Tables: []string{"kube-network-policies"}},
+		"kindnet (table kindnet-network-policies)":                                     {Tables: []string{"kindnet-network-policies"}},
+		"Antrea (interface antrea-gw0)":                                                {Interfaces: []string{"antrea-gw0"}},
+		"OVN-Kubernetes (interface ovn-k8s-mp0)":                                       {Interfaces: []string{"ovn-k8s-mp0"}},
+		"Amazon's network policy agent (programs in /sys/fs/bpf/globals/aws/programs)": {Pins: []string{"/sys/fs/bpf/globals/aws/programs"}},
+		"Weave Net (chain WEAVE-NPC-DEFAULT)":                                          {Chains: []string{"WEAVE-NPC-DEFAULT"}},
 	} {
 		got := Find(o)
 		if len(got) != 1 || got[0].String() != want || got[0].Remedy == "" {

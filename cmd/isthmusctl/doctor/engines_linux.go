@@ -7,7 +7,7 @@ import "github.com/isthmus-net/isthmus/linux/engines"
 // checkEngines finds policy engines of other projects.
 func (c Config) checkEngines() []Finding {
 	const check = "policy engine"
-	all, err := engines.Detect()
+	all, err := engines.Detect(c.Root)
 	if err != nil {
 		return []Finding{{check, Unknown, err.Error(), "another engine may enforce policy too", "run this as root"}}
 	}
