@@ -42,6 +42,15 @@ func (r *rig) wantAttached(want int) {
 	}
 }
 
+// wantHow checks the mode of the agent, and how its only pod was attached.
+func (r *rig) wantHow(mode, attached string) {
+	r.t.Helper()
+	list, err := r.agent.Endpoints(context.Background())
+	if got := r.agent.Node(context.Background()).Mode; err != nil || got != mode || len(list) != 1 || list[0].Attached != attached {
+		r.t.Errorf("mode %s, endpoints %+v, %v; want mode %s and one endpoint, %s", got, list, err, mode, attached)
+	}
+}
+
 // Pods that ran before the agent come under policy within a second, stay across restarts and a GC of the runtime,
 // and are released when their interface is gone. A missing one is reported.
 func TestAdoptRunningPods(t *testing.T) {
@@ -100,10 +109,12 @@ func TestAddAfterAdoption(t *testing.T) {
 		r.agent.Publish(running(1))
 		time.Sleep(time.Second)
 		r.wantAttached(1)
+		r.wantHow("policy", "adopted")
 		if _, err := r.agent.Add(context.Background(), foreignRequest(0, runningIP(0).String())); err != nil {
 			t.Fatal(err)
 		}
 		r.wantOnly(0)
+		r.wantHow("policy", "chained")
 		bad := foreignRequest(1, "10.9.0.200")
 		bad.Netns = dataplane.HandlePrefix + "boot:5:2"
 		_, err := r.agent.Add(context.Background(), bad)
@@ -157,6 +168,7 @@ func TestAdoptObserved(t *testing.T) {
 		r.agent.Publish(running(1))
 		time.Sleep(time.Second)
 		r.wantAttached(1)
+		r.wantHow("observe", "adopted")
 		for _, id := range r.attached() {
 			if before, after := r.fake.Observed(model.EndpointID(id)); !before || !after {
 				t.Errorf("endpoint %s is observed %t when it is attached, %t under policy; want both", id, before, after)

@@ -18,6 +18,8 @@ import (
 // NodeStatus describes an agent and its node.
 type NodeStatus struct {
 	Name, Version string
+	// Mode is full, policy or observe.
+	Mode     string
 	Features      model.Features
 	// Ready is true when a State of this agent is in force.
 	Ready bool
@@ -40,7 +42,7 @@ type NodeStatus struct {
 // Node returns the current description. It does not need the loop, so it answers when the loop hangs.
 func (a *Agent) Node(context.Context) NodeStatus {
 	v := a.view.Load()
-	n := NodeStatus{Repairs: a.repairs(nil), Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready,
+	n := NodeStatus{Repairs: a.repairs(nil), Name: a.cfg.NodeName, Version: a.cfg.Version, Mode: a.mode(), Features: v.features, Ready: v.ready,
 		Problems: a.allProblems(v).texts(), PodCIDRs: v.ranges,
 		Endpoints: v.endpoints, Pods: v.pods, Policies: v.policies, Tables: v.tables, PeerClasses: v.peerClasses, PortClasses: v.portClasses,
 		AppliedAt: v.appliedAt, Unsupported: v.unsupported}
@@ -55,6 +57,17 @@ func (a *Agent) Node(context.Context) NodeStatus {
 	n.Repairs = a.repairs(counters.Counters.Repaired)
 	n.Problems = append(n.Problems, counters.Counters.Deny.Problems...)
 	return n
+}
+
+// mode returns the mode of the agent.
+func (a *Agent) mode() string {
+	switch {
+	case !a.cfg.PolicyOnly:
+		return "full"
+	case a.cfg.Observe == model.ObserveAll:
+		return "observe"
+	}
+	return "policy"
 }
 
 // repairFor is how long status shows a repair.
@@ -84,6 +97,8 @@ type EndpointStatus struct {
 	Pod        model.PodID
 	Addresses  []netip.Addr
 	HostIfName string
+	// Attached is how: isthmus, migrated, chained or adopted; empty without a record.
+	Attached string
 	// Table is the identity of the table in force; empty while default deny is in force.
 	Table string
 	// Policies are those that select the pod, in order of evaluation.
@@ -136,7 +151,7 @@ func (l *loop) list() []EndpointStatus {
 }
 
 func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Installed, unread error) EndpointStatus {
-	d := EndpointStatus{ID: e.ID(), Pod: e.Pod(), HostIfName: e.attachment.HostIfName, Addresses: slices.Clone(e.IPs), Bandwidth: e.Bandwidth}
+	d := EndpointStatus{ID: e.ID(), Pod: e.Pod(), HostIfName: e.attachment.HostIfName, Addresses: slices.Clone(e.IPs), Bandwidth: e.Bandwidth, Attached: e.how()}
 	id := e.ID()
 	if l.enforced.covered[id] {
 		in := l.enforced.inForce.Policy.Endpoints[id]
@@ -180,6 +195,19 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	}
 	d.Policies = selecting(l.snapshot.SortedPolicies(), l.snapshot.Namespace(pod.Namespace), pod)
 	return d
+}
+
+// how says how the pod was attached.
+func (e *entry) how() string {
+	switch {
+	case e.Kind == endpoint.Migrated:
+		return "migrated"
+	case e.adopted():
+		return "adopted"
+	case e.Kind == endpoint.Foreign:
+		return "chained"
+	}
+	return "isthmus"
 }
 
 // selecting returns the policies that select a pod, in their order.

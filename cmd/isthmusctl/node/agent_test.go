@@ -209,7 +209,7 @@ func TestNotEnforced(t *testing.T) {
 			break
 		}
 	}
-	if !regexp.MustCompile(`shop/api +10.0.1.2 +NOT enforced +deny is missing`).MatchString(out) {
+	if !regexp.MustCompile(`shop/api +10.0.1.2 +NOT enforced +isthmus +deny is missing`).MatchString(out) {
 		t.Errorf("endpoints:\n%s", out)
 	}
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && !strings.Contains(state, "NOT enforced"); time.Sleep(100 * time.Millisecond) {

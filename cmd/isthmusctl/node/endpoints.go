@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,6 +25,9 @@ func (e env) endpointsCommand() *cobra.Command {
 		Use:   "endpoints",
 		Short: "List the pods that are attached to this node",
 		Long: `List the pods that are attached to this node, with the problems of their interfaces.
+
+ATTACHED says how: isthmus made the interface; chained, the plugin behind that of another network named it; adopted, the agent
+found it; migrated, isthmusctl migrate took it over.
 
 With -o wide, INGRESS and EGRESS count the decisions of policy on new flows since the pod was attached. The numbers are exact
 on Linux: they do not depend on flow events. A denied packet that is sent again counts again. Windows does not count by pod.
@@ -65,9 +69,9 @@ Exit status: 0 the agent answered, 2 there is no answer, or the pod of --pod is 
 
 func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head := "POD\tADDRESSES\tPOLICY\tPROBLEMS"
+	head := "POD\tADDRESSES\tPOLICY\tATTACHED\tPROBLEMS"
 	if wide {
-		head = "POD\tADDRESSES\tPOLICY\tCONTAINER\tINTERFACE\tHOST INTERFACE\tTABLE\tPOLICIES\tLIMITS\tINGRESS\tEGRESS\tPROBLEMS"
+		head = "POD\tADDRESSES\tPOLICY\tATTACHED\tCONTAINER\tINTERFACE\tHOST INTERFACE\tTABLE\tPOLICIES\tLIMITS\tINGRESS\tEGRESS\tPROBLEMS"
 	}
 	fmt.Fprintln(w, head)
 	for _, p := range list {
@@ -84,7 +88,7 @@ func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error 
 		case p.GetTable() == "":
 			policy = "default deny"
 		}
-		cells := []string{pod, cli.OrNone(strings.Join(p.GetAddresses(), ",")), policy}
+		cells := []string{pod, cli.OrNone(strings.Join(p.GetAddresses(), ",")), policy, cmp.Or(p.GetAttached(), "unknown")}
 		if wide {
 			a := p.GetAttachment()
 			cells = append(cells, a.GetContainerId(), a.GetIfName(), cli.OrNone(p.GetHostIfName()), cli.OrNone(p.GetTable()),

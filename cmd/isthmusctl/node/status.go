@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,7 @@ func writeStatus(out io.Writer, n *isthmusv1.GetNodeResponse, wide bool) error {
 	row("Node", "%s", n.GetNode())
 	row("Ready", "%s", ready)
 	row("Agent", "%s on %s (%s)", n.GetVersion(), cli.OrNone(n.GetOs()), cli.OrNone(n.GetPlatform()))
+	row("Mode", "%s", cmp.Or(n.GetMode(), "unknown"))
 	row("Pod ranges", "%s", cli.OrNone(strings.Join(n.GetPodCidrs(), ", ")))
 	row("Endpoints", "%d", n.GetEndpoints())
 	row("Known", "%d pods, %d policies", n.GetPodsKnown(), n.GetPolicies())

@@ -40,7 +40,7 @@ func (s *inspectServer) ListEndpoints(ctx context.Context, _ *isthmusv1.ListEndp
 // nodeMessage converts a description of a node to its message.
 func nodeMessage(n agent.NodeStatus) *isthmusv1.GetNodeResponse {
 	c := n.Counters
-	m := &isthmusv1.GetNodeResponse{Node: n.Name, Os: string(n.Features.OS), Version: n.Version, Platform: n.Features.Platform,
+	m := &isthmusv1.GetNodeResponse{Node: n.Name, Os: string(n.Features.OS), Version: n.Version, Mode: n.Mode, Platform: n.Features.Platform,
 		Ready: n.Ready, Problems: n.Problems, Endpoints: int32(n.Endpoints), PodsKnown: int32(n.Pods), Policies: int32(n.Policies),
 		Tables: int32(n.Tables), PeerClasses: int32(n.PeerClasses), PortClasses: int32(n.PortClasses),
 		IngressAllowed: c.Verdicts[model.Ingress][model.Allow], IngressDenied: c.Verdicts[model.Ingress][model.Deny],
@@ -71,7 +71,7 @@ func endpointMessage(e agent.EndpointStatus) *isthmusv1.Endpoint {
 	a := agent.AttachmentOf(e.ID)
 	m := &isthmusv1.Endpoint{Attachment: &isthmusv1.Attachment{ContainerId: a.ContainerID, IfName: a.IfName},
 		PodNamespace: e.Pod.Namespace, PodName: e.Pod.Name, HostIfName: e.HostIfName, Table: e.Table, Problems: e.Problems,
-		Unenforced: e.Unenforced, Observed: e.Observed}
+		Unenforced: e.Unenforced, Observed: e.Observed, Attached: e.Attached}
 	for _, ip := range e.Addresses {
 		m.Addresses = append(m.Addresses, ip.String())
 	}

@@ -633,8 +633,10 @@ type GetNodeResponse struct {
 	// The data path does not count flows that it allows, or denies: fields 15 to 18 mean nothing there.
 	AllowedNotCounted bool `protobuf:"varint,26,opt,name=allowed_not_counted,json=allowedNotCounted,proto3" json:"allowed_not_counted,omitempty"`
 	DeniedNotCounted  bool `protobuf:"varint,27,opt,name=denied_not_counted,json=deniedNotCounted,proto3" json:"denied_not_counted,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// full, policy or observe; empty from an older agent.
+	Mode          string `protobuf:"bytes,28,opt,name=mode,proto3" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -856,6 +858,13 @@ func (x *GetNodeResponse) GetDeniedNotCounted() bool {
 	return false
 }
 
+func (x *GetNodeResponse) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
 // PathMode is the mode of one part of the data path.
 type PathMode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1073,7 +1082,11 @@ type Endpoint struct {
 	// Packets of the pod pass; events report what policy would drop.
 	Observed bool `protobuf:"varint,11,opt,name=observed,proto3" json:"observed,omitempty"`
 	// Missing if the data path does not count by pod, as on Windows.
-	Verdicts      *Verdicts `protobuf:"bytes,12,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
+	Verdicts *Verdicts `protobuf:"bytes,12,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// How the pod was attached. isthmus: Isthmus made the interface; migrated: it took over that of another plugin.
+	// In modes policy and observe, chained: by isthmus-cni behind the other plugin; adopted: the agent found the
+	// interface. Empty without a record, and from an older agent.
+	Attached      string `protobuf:"bytes,13,opt,name=attached,proto3" json:"attached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1190,6 +1203,13 @@ func (x *Endpoint) GetVerdicts() *Verdicts {
 		return x.Verdicts
 	}
 	return nil
+}
+
+func (x *Endpoint) GetAttached() string {
+	if x != nil {
+		return x.Attached
+	}
+	return ""
 }
 
 // Decisions on new flows of a pod since its attachment. A denied packet that
@@ -1802,7 +1822,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\vegress_rate\x18\x03 \x01(\x04R\n" +
 	"egressRate\x12!\n" +
 	"\fegress_burst\x18\x04 \x01(\x04R\vegressBurst\"\x10\n" +
-	"\x0eGetNodeRequest\"\x9b\a\n" +
+	"\x0eGetNodeRequest\"\xaf\a\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02os\x18\x02 \x01(\tR\x02os\x12\x18\n" +
@@ -1835,7 +1855,8 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x05facts\x18\x18 \x03(\tR\x05facts\x12\x18\n" +
 	"\arepairs\x18\x19 \x03(\tR\arepairs\x12.\n" +
 	"\x13allowed_not_counted\x18\x1a \x01(\bR\x11allowedNotCounted\x12,\n" +
-	"\x12denied_not_counted\x18\x1b \x01(\bR\x10deniedNotCounted\"H\n" +
+	"\x12denied_not_counted\x18\x1b \x01(\bR\x10deniedNotCounted\x12\x12\n" +
+	"\x04mode\x18\x1c \x01(\tR\x04mode\"H\n" +
 	"\bPathMode\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x14\n" +
@@ -1846,7 +1867,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"\x16\n" +
 	"\x14ListEndpointsRequest\"K\n" +
 	"\x15ListEndpointsResponse\x122\n" +
-	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\xb3\x03\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\xcf\x03\n" +
 	"\bEndpoint\x126\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
@@ -1865,7 +1886,8 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	" \x01(\bR\n" +
 	"unenforced\x12\x1a\n" +
 	"\bobserved\x18\v \x01(\bR\bobserved\x120\n" +
-	"\bverdicts\x18\f \x01(\v2\x14.isthmus.v1.VerdictsR\bverdicts\"\xa6\x01\n" +
+	"\bverdicts\x18\f \x01(\v2\x14.isthmus.v1.VerdictsR\bverdicts\x12\x1a\n" +
+	"\battached\x18\r \x01(\tR\battached\"\xa6\x01\n" +
 	"\bVerdicts\x12'\n" +
 	"\x0fingress_allowed\x18\x01 \x01(\x04R\x0eingressAllowed\x12%\n" +
 	"\x0eingress_denied\x18\x02 \x01(\x04R\ringressDenied\x12%\n" +
