@@ -27,7 +27,7 @@ func (s *Server) enter() (leave func(), err error) {
 	case s.streams <- struct{}{}:
 		return func() { <-s.streams }, nil
 	default:
-		return nil, status.Errorf(codes.ResourceExhausted, "%d streams are open already: end one of them", maxStreams)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d streams are open already: end one of them", MaxStreams)
 	}
 }
 

@@ -23,9 +23,12 @@ const (
 	// versionHeader carries apiVersion: the oldest version of Hubble with all that this server uses. A client
 	// warns if its own version is lower.
 	versionHeader, apiVersion = "hubble-server-version", "1.16.0"
-	// maxStreams bounds the streams of all clients. maxRequest is the size of a request in bytes.
-	maxStreams, maxRequest = 64, 1 << 20
-	handshakeTimeout       = 10 * time.Second
+	// MaxStreams bounds the streams of all clients of an agent, and the calls on a connection to it. A relay opens a stream for
+	// each of its clients, over one connection.
+	MaxStreams = 512
+	// maxRequest is the size of a request in bytes.
+	maxRequest       = 1 << 20
+	handshakeTimeout = 10 * time.Second
 	// idleProbe is how long a client may be silent before the server checks that it still exists.
 	idleProbe = 30 * time.Second
 	// lastAnswers bounds the time in which calls may end after the server has stopped.
@@ -40,13 +43,13 @@ type Listener struct {
 }
 
 // ServeGRPC serves what register registers, and Health, until the context is done or a listener fails. Then it
-// calls stop, which ends the streams, and closes the listeners.
-func ServeGRPC(ctx context.Context, listeners []Listener, stop func(), register func(*grpc.Server)) error {
+// calls stop, which ends the streams, and closes the listeners. A connection has a number of calls at most; further ones wait.
+func ServeGRPC(ctx context.Context, listeners []Listener, calls uint32, stop func(), register func(*grpc.Server)) error {
 	var running sync.WaitGroup
 	ended := make(chan error, len(listeners))
 	var servers []*grpc.Server
 	for _, l := range listeners {
-		g := grpcServer(l.Credentials)
+		g := grpcServer(l.Credentials, calls)
 		register(g)
 		servers = append(servers, g)
 		running.Go(func() {
@@ -75,9 +78,9 @@ func end(g *grpc.Server) {
 	g.GracefulStop()
 }
 
-func grpcServer(c credentials.TransportCredentials) *grpc.Server {
+func grpcServer(c credentials.TransportCredentials, calls uint32) *grpc.Server {
 	options := []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTimeout), grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.KeepaliveParams(keepalive.ServerParameters{Time: idleProbe, Timeout: handshakeTimeout}),
+		grpc.MaxConcurrentStreams(calls), grpc.KeepaliveParams(keepalive.ServerParameters{Time: idleProbe, Timeout: handshakeTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: handshakeTimeout, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 			if err := grpc.SetHeader(ctx, metadata.Pairs(versionHeader, apiVersion)); err != nil {

@@ -89,7 +89,7 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	now := time.Now()
 	s := &Server{cfg: cfg, log: log, start: now, ring: NewRing(cfg.History), mapper: NewMapper(cfg.Node, cfg.Version, now, cfg.Snapshot),
-		streams: make(chan struct{}, maxStreams), stopping: make(chan struct{})}
+		streams: make(chan struct{}, MaxStreams), stopping: make(chan struct{})}
 	starting := errors.New("the agent is starting")
 	s.unavailable.Store(&starting)
 	return s, nil
@@ -102,7 +102,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	defer cancel()
 	var feeding sync.WaitGroup
 	feeding.Go(func() { s.feed(ctx) })
-	err := ServeGRPC(ctx, listeners, func() { close(s.stopping) }, func(g *grpc.Server) {
+	err := ServeGRPC(ctx, listeners, MaxStreams, func() { close(s.stopping) }, func(g *grpc.Server) {
 		observer.RegisterObserverServer(g, s)
 		peer.RegisterPeerServer(g, s)
 		if s.cfg.Beside != nil {

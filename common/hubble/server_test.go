@@ -313,14 +313,14 @@ func TestUnavailable(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	r := serve(t, nil)
 	r.available()
-	for range maxStreams {
+	for range MaxStreams {
 		r.server.streams <- struct{}{}
 	}
 	stream, err := r.client.GetFlows(t.Context(), &observer.GetFlowsRequest{})
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "64 streams are open already") {
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "512 streams are open already") {
 		t.Errorf("a stream too many: %v", err)
 	}
 }

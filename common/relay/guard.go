@@ -19,14 +19,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/relay/redact"
 )
 
 const (
 	// checkEvery is the interval of checking whether the client of a stream still may read it.
 	checkEvery = 30 * time.Second
-	// maxStreams bounds the streams of all clients, maxUserStreams those of one user.
-	maxStreams, maxUserStreams = 256, 16
+	// maxStreams bounds the streams of all clients. Each is a stream of every agent, of whose streams a relay takes a quarter: two
+	// relays, and a third one during an update, leave some for exports, calls about a node and the tools on it.
+	maxStreams = hubble.MaxStreams / 4
+	// maxUserStreams bounds the streams of a user, maxCalls the calls on a connection of a client.
+	maxUserStreams, maxCalls = 16, 64
 	// maxAnswer bounds an answer of an agent, in bytes: the relay holds thousands of them. Those of Isthmus have about 20 KiB
 	// at most, for two pods with many labels.
 	maxAnswer = 64 << 10

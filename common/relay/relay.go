@@ -59,7 +59,7 @@ func New(pool *Pool, checker *access.Checker, version string, log *slog.Logger) 
 
 // Serve serves clients until the context is done or a listener fails. It closes the listeners. Call it once.
 func (r *Relay) Serve(ctx context.Context, listeners ...hubble.Listener) error {
-	return hubble.ServeGRPC(ctx, listeners, func() { close(r.stopping) }, func(g *grpc.Server) { observer.RegisterObserverServer(g, r) })
+	return hubble.ServeGRPC(ctx, listeners, maxCalls, func() { close(r.stopping) }, func(g *grpc.Server) { observer.RegisterObserverServer(g, r) })
 }
 
 // answer is the status of a node.
