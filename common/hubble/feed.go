@@ -72,10 +72,10 @@ func (s *Server) deliver(list []observe.Delivery) {
 	var newest [observe.Observed + 1]*Kept
 	for _, d := range list {
 		if d.Undelivered > 0 {
-			events = append(events, lost(flow.LostEventSource_PERF_EVENT_RING_BUFFER, d.Undelivered, now))
+			events = append(events, s.lost(flow.LostEventSource_PERF_EVENT_RING_BUFFER, d.Undelivered, now))
 		}
 		if d.Missed > 0 {
-			events = append(events, lost(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, d.Missed, now))
+			events = append(events, s.lost(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, d.Missed, now))
 		}
 		f := d.Flow
 		if f == nil {
@@ -96,6 +96,11 @@ func (s *Server) deliver(list []observe.Delivery) {
 	}
 }
 
-func lost(source flow.LostEventSource, n uint64, now time.Time) Event {
-	return Event{Time: now, Lost: &flow.LostEvent{Source: source, NumEventsLost: n, Last: timestamppb.New(now)}}
+// lost reports flows that were lost after the newest flow.
+func (s *Server) lost(source flow.LostEventSource, n uint64, now time.Time) Event {
+	l := &flow.LostEvent{Source: source, NumEventsLost: n, Last: timestamppb.New(now)}
+	if s.newest.Before(now) && !s.newest.IsZero() {
+		l.First = timestamppb.New(s.newest)
+	}
+	return Event{Time: now, Lost: l}
 }

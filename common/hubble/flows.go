@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -42,12 +43,25 @@ func (s *Server) GetFlows(r *observer.GetFlowsRequest, stream grpc.ServerStreami
 		return err
 	}
 	defer leave()
+	past, next := s.past(q)
+	resumed, asked := resumption(stream.Context())
+	if q.positions = asked && q.Follow; q.positions {
+		if resumed.run == s.run() {
+			past, next, q.Since = nil, s.ring.After(resumed.flows), time.Time{}
+		}
+		at := Position{s.run(), next.flows}
+		if len(past) > 0 {
+			at.flows = past[0].position - past[0].weight()
+		}
+		if err := stream.SendHeader(metadata.Pairs(positionHeader, at.String())); err != nil {
+			return fmt.Errorf("send the position: %w", err)
+		}
+	}
 	if why := s.unavailable.Load(); why != nil {
 		if err := stream.Send(s.nodeError(*why)); err != nil {
 			return err
 		}
 	}
-	past, next := s.past(q)
 	if err := s.send(stream, q, past); err != nil || !q.Follow {
 		return err
 	}
@@ -78,7 +92,7 @@ func (s *Server) stream(stream grpc.ServerStreamingServer[observer.GetFlowsRespo
 		list, following, lost, more := s.ring.Read(next, batch)
 		if lost > 0 {
 			now := time.Now()
-			missed := Event{Time: now, Lost: &flow.LostEvent{Source: flow.LostEventSource_HUBBLE_RING_BUFFER, NumEventsLost: lost, Last: timestamppb.New(now)}}
+			missed := Event{Time: now, position: next.flows + lost, Lost: &flow.LostEvent{Source: flow.LostEventSource_HUBBLE_RING_BUFFER, NumEventsLost: lost, Last: timestamppb.New(now)}}
 			if err := s.send(stream, q, []Event{missed}); err != nil {
 				return err
 			}
@@ -106,6 +120,9 @@ func (s *Server) stream(stream grpc.ServerStreamingServer[observer.GetFlowsRespo
 func (s *Server) send(stream grpc.ServerStreamingServer[observer.GetFlowsResponse], q *Query, list []Event) error {
 	for _, e := range list {
 		m := &observer.GetFlowsResponse{NodeName: s.cfg.Node}
+		if q.positions {
+			m.IsthmusPosition = e.position
+		}
 		if e.Lost != nil {
 			m.Time, m.ResponseTypes = timestamppb.New(e.Time), &observer.GetFlowsResponse_LostEvents{LostEvents: e.Lost}
 		} else {

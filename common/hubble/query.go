@@ -25,6 +25,8 @@ type Query struct {
 	Follow bool
 	// Since and Until are zero if they do not count. Since takes precedence over Number.
 	Since, Until time.Time
+	// positions makes answers carry their position.
+	positions bool
 }
 
 // NewQuery checks a request. The errors name field and remedy.
@@ -60,11 +62,11 @@ func checkTime(field string, t *timestamppb.Timestamp) (time.Time, error) {
 	return t.AsTime(), nil
 }
 
-// matches reports whether the query selects an event, apart from Number. Reports of lost flows are always
-// selected.
+// matches reports whether the query selects an event, apart from Number. Filters do not matter for lost flows; all between
+// Since and Until count that may have been lost then.
 func (q *Query) matches(e *Event) bool {
 	if e.Lost != nil {
-		return true
+		return (q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || !e.Lost.GetFirst().AsTime().After(q.Until))
 	}
 	return (q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || !e.Time.After(q.Until)) && q.Filter.Matches(e.Flow.Message())
 }

@@ -3,6 +3,7 @@
 package hubble
 
 import (
+	"sort"
 	"sync"
 	"time"
 
@@ -14,6 +15,8 @@ type Event struct {
 	Time time.Time
 	Flow *Kept
 	Lost *flow.LostEvent
+	// position is the number of flows up to this event, with lost ones. Ring.Add sets it.
+	position uint64
 }
 
 // weight returns the number of flows for which an event stands.
@@ -59,6 +62,7 @@ func (r *Ring) Add(list ...Event) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	for _, e := range list {
+		e.position = r.end.flows + e.weight()
 		r.slots[r.end.event%uint64(len(r.slots))] = slot{e, r.end}
 		r.forget()
 		r.end.event++
@@ -104,6 +108,23 @@ func (r *Ring) Read(from Cursor, limit int) (list []Event, next Cursor, lost uin
 		next = Cursor{s.at.event + 1, s.at.flows + s.event.weight()}
 	}
 	return list, next, lost, r.ready
+}
+
+// After returns the Cursor of the first event after a position. If it is overwritten, Read reports all flows after the
+// position that are.
+func (r *Ring) After(position uint64) Cursor {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	oldest := r.oldest()
+	if position < oldest.flows {
+		return Cursor{oldest.event - 1, position}
+	}
+	kept := int(r.end.event - oldest.event)
+	at := func(i int) Cursor { return r.slots[(oldest.event+uint64(i))%uint64(len(r.slots))].at }
+	if i := sort.Search(kept, func(i int) bool { return at(i).flows >= position }); i < kept {
+		return at(i)
+	}
+	return r.end
 }
 
 // oldest returns the Cursor before the oldest kept event.

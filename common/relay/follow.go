@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/relay/redact"
 )
 
@@ -162,10 +163,11 @@ func (f *follower) send(ctx context.Context, a *observer.GetFlowsResponse) bool 
 	}
 }
 
-// read follows a node. After a failure it connects again, and continues with the flow after the last one if the
-// agent still has it. connected is what the client knows.
+// read follows a node. After a failure it connects again, and continues after the last answer. An agent that has restarted
+// continues with the flow after the last one if it still has it. connected is what the client knows.
 func (f *follower) read(ctx context.Context, n *node, connected bool) {
 	request := f.request
+	var after hubble.Position
 	for {
 		if _, err := n.status(ctx); err == nil {
 			if !connected && !f.send(ctx, change(relay.NodeState_NODE_CONNECTED, "", n.name)) {
@@ -173,7 +175,7 @@ func (f *follower) read(ctx context.Context, n *node, connected bool) {
 			}
 			connected = true
 			began := time.Now()
-			last, err := f.copy(ctx, n, request)
+			last, err := f.copy(ctx, n, request, &after)
 			if last.IsZero() && request == f.request && request.GetSince() == nil {
 				last = began // the kept flows were none, or not wanted
 			}
@@ -202,8 +204,8 @@ func (f *follower) read(ctx context.Context, n *node, connected bool) {
 }
 
 // copy hands over what a node sends until the stream ends. It returns the time of the last flow.
-func (f *follower) copy(ctx context.Context, n *node, request *observer.GetFlowsRequest) (last time.Time, err error) {
-	stream, err := read(ctx, n, request, f.view)
+func (f *follower) copy(ctx context.Context, n *node, request *observer.GetFlowsRequest, after *hubble.Position) (last time.Time, err error) {
+	stream, err := resume(ctx, n, request, f.view, after)
 	for err == nil {
 		var a *observer.GetFlowsResponse
 		if a, err = stream.Recv(); err != nil {

@@ -191,12 +191,29 @@ type reader struct {
 	node   string
 	stream grpc.ServerStreamingClient[observer.GetFlowsResponse]
 	view   *redact.View
+	// after gets the position after the last answer; it may be nil.
+	after *hubble.Position
 }
 
 // read sends the request of a View to an agent.
 func read(ctx context.Context, n *node, request *observer.GetFlowsRequest, view *redact.View) (*reader, error) {
 	stream, err := n.client.GetFlows(ctx, request)
-	return &reader{n.name, stream, view}, err
+	return &reader{n.name, stream, view, nil}, err
+}
+
+// resume sends the request of a View to an agent, to continue after a position. The reader advances it.
+func resume(ctx context.Context, n *node, request *observer.GetFlowsRequest, view *redact.View, after *hubble.Position) (*reader, error) {
+	r, err := read(after.Request(ctx), n, request, view)
+	if err != nil {
+		return nil, err
+	}
+	header, err := r.stream.Header()
+	if err != nil {
+		return nil, err
+	}
+	after.Begin(header)
+	r.after = after
+	return r, nil
 }
 
 // Recv returns the next answer of which the client sees something. A lost event stands for an answer that is too large. All
@@ -207,6 +224,10 @@ func (r *reader) Recv() (*observer.GetFlowsResponse, error) {
 		if err != nil {
 			return nil, err
 		}
+		if r.after != nil {
+			r.after.Advance(m)
+		}
+		m.IsthmusPosition = 0
 		if proto.Size(m) > maxAnswer {
 			now := stamp(time.Now())
 			m = &observer.GetFlowsResponse{NodeName: r.node, Time: now, ResponseTypes: &observer.GetFlowsResponse_LostEvents{

@@ -289,8 +289,10 @@ type GetFlowsResponse struct {
 	ResponseTypes isGetFlowsResponse_ResponseTypes `protobuf_oneof:"response_types"`
 	NodeName      string                           `protobuf:"bytes,1000,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	Time          *timestamppb.Timestamp           `protobuf:"bytes,1001,opt,name=time,proto3" json:"time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The position after this answer, for clients that ask for it in the header isthmus-after. Not part of Hubble.
+	IsthmusPosition uint64 `protobuf:"varint,90001,opt,name=isthmus_position,json=isthmusPosition,proto3" json:"isthmus_position,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetFlowsResponse) Reset() {
@@ -369,6 +371,13 @@ func (x *GetFlowsResponse) GetTime() *timestamppb.Timestamp {
 		return x.Time
 	}
 	return nil
+}
+
+func (x *GetFlowsResponse) GetIsthmusPosition() uint64 {
+	if x != nil {
+		return x.IsthmusPosition
+	}
+	return 0
 }
 
 type isGetFlowsResponse_ResponseTypes interface {
@@ -1053,7 +1062,7 @@ const file_observer_observer_proto_rawDesc = "" +
 	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x129\n" +
 	"\n" +
 	"field_mask\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\x84\x02\n" +
+	" \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\xb1\x02\n" +
 	"\x10GetFlowsResponse\x12 \n" +
 	"\x04flow\x18\x01 \x01(\v2\n" +
 	".flow.FlowH\x00R\x04flow\x129\n" +
@@ -1062,7 +1071,8 @@ const file_observer_observer_proto_rawDesc = "" +
 	"\vlost_events\x18\x03 \x01(\v2\x0f.flow.LostEventH\x00R\n" +
 	"lostEvents\x12\x1c\n" +
 	"\tnode_name\x18\xe8\a \x01(\tR\bnodeName\x12/\n" +
-	"\x04time\x18\xe9\a \x01(\v2\x1a.google.protobuf.TimestampR\x04timeB\x10\n" +
+	"\x04time\x18\xe9\a \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12+\n" +
+	"\x10isthmus_position\x18\x91\xbf\x05 \x01(\x04R\x0fisthmusPositionB\x10\n" +
 	"\x0eresponse_types\"\x17\n" +
 	"\x15GetAgentEventsRequest\"\x18\n" +
 	"\x16GetAgentEventsResponse\"\x17\n" +
