@@ -124,7 +124,7 @@ func (s *source) advance(ctx context.Context, send func(*observer.GetFlowsRespon
 		case m, ok := <-s.answers:
 			switch {
 			case !ok && s.failed != nil && ctx.Err() == nil:
-				return send(change(relay.NodeState_NODE_UNAVAILABLE, s.failed.Error(), s.node.name))
+				return send(change(relay.NodeState_NODE_UNAVAILABLE, reason(s.failed), s.node.name))
 			case !ok:
 				return nil
 			case m.GetFlow() != nil:

@@ -185,12 +185,12 @@ func (f *follower) read(ctx context.Context, n *node, connected bool) {
 			if u := f.request.GetUntil(); u != nil && errors.Is(err, io.EOF) {
 				return
 			}
-			if ctx.Err() != nil || !f.send(ctx, change(relay.NodeState_NODE_UNAVAILABLE, err.Error(), n.name)) {
+			if ctx.Err() != nil || !f.send(ctx, change(relay.NodeState_NODE_UNAVAILABLE, reason(err), n.name)) {
 				return
 			}
 			connected = false
 		} else if connected && ctx.Err() == nil {
-			if !f.send(ctx, change(relay.NodeState_NODE_UNAVAILABLE, err.Error(), n.name)) {
+			if !f.send(ctx, change(relay.NodeState_NODE_UNAVAILABLE, reason(err), n.name)) {
 				return
 			}
 			connected = false

@@ -90,7 +90,9 @@ type health struct {
 	mutex sync.Mutex
 	// connected and known are the numbers of nodes at the last check.
 	connected, known int
-	stopping         bool
+	// last are the answers of the nodes then; nil before the first check. They are not changed.
+	last     []answer
+	stopping bool
 }
 
 // ready returns nil if clients should come to this relay, else the reason why not.
@@ -115,25 +117,11 @@ func (r *Relay) Stopping() {
 	r.health.stopping = true
 }
 
-// Watch reads the status of all nodes until the context is done, for metrics and readiness.
+// Watch reads the status of all nodes until the context is done, for metrics, readiness and the log.
 func (r *Relay) Watch(ctx context.Context) {
 	for {
-		connected, all := 0, r.statuses(ctx)
-		for _, a := range all {
-			if a.err == nil {
-				connected++
-			}
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		r.metrics.nodes.WithLabelValues("connected").Set(float64(connected))
-		r.metrics.nodes.WithLabelValues("unavailable").Set(float64(len(all) - connected))
-		r.health.mutex.Lock()
-		r.health.connected, r.health.known = connected, len(all)
-		r.health.mutex.Unlock()
 		next := watchEvery
-		if connected == 0 {
+		if r.check(ctx) == 0 {
 			next = firstWatch
 		}
 		select {
@@ -141,6 +129,56 @@ func (r *Relay) Watch(ctx context.Context) {
 			return
 		case <-time.After(next):
 		}
+	}
+}
+
+// check reads the status of all nodes once. It returns how many answer.
+func (r *Relay) check(ctx context.Context) (connected int) {
+	all := r.statuses(ctx)
+	if ctx.Err() != nil {
+		return 0
+	}
+	for _, a := range all {
+		if a.err == nil {
+			connected++
+		}
+	}
+	r.metrics.nodes.WithLabelValues("connected").Set(float64(connected))
+	r.metrics.nodes.WithLabelValues("unavailable").Set(float64(len(all) - connected))
+	r.health.mutex.Lock()
+	before := r.health.last
+	r.health.connected, r.health.known, r.health.last = connected, len(all), all
+	r.health.mutex.Unlock()
+	r.logChanges(before, all)
+	return connected
+}
+
+// maxLogged bounds the nodes that one check logs.
+const maxLogged = 20
+
+// logChanges logs which nodes no longer answer, and why, and which answer again. It compares the codes of errors: their texts
+// may differ each time.
+func (r *Relay) logChanges(before, now []answer) {
+	was := make(map[string]codes.Code)
+	for _, a := range before {
+		was[a.node.name] = status.Code(a.err)
+	}
+	changed := 0
+	for _, a := range now {
+		if was[a.node.name] == status.Code(a.err) { // a new node that answers is no change
+			continue
+		}
+		changed++
+		switch {
+		case changed > maxLogged:
+		case a.err != nil:
+			r.log.Warn("a node does not answer: its flows are missing", "node", a.node.name, "address", a.node.address, "error", reason(a.err))
+		default:
+			r.log.Info("a node answers again", "node", a.node.name)
+		}
+	}
+	if changed > maxLogged {
+		r.log.Warn("the answers of further nodes have changed", "nodes", changed-maxLogged)
 	}
 }
 

@@ -5,6 +5,7 @@ package relay
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -188,12 +189,25 @@ func change(state relay.NodeState, message string, names ...string) *observer.Ge
 		NodeStatus: &relay.NodeStatusEvent{StateChange: state, NodeNames: names, Message: message}}}
 }
 
-// sendStates reports which nodes answer and which do not. It returns those that do.
+// maxReason bounds the reason why a node does not answer, in bytes.
+const maxReason = 200
+
+// reason returns the reason of an error of a call, without the words of gRPC.
+func reason(err error) string {
+	text := status.Convert(err).Message()
+	return strings.ToValidUTF8(text[:min(maxReason, len(text))], "")
+}
+
+// sendStates reports which nodes answer, and which do not and why. It returns those that do.
 func sendStates(send func(*observer.GetFlowsResponse) error, all []answer) (connected []*node, err error) {
 	var up, down []string
+	var reasons strings.Builder
 	for _, a := range all {
 		if a.err != nil {
 			down = append(down, a.node.name)
+			if reasons.Len() < maxMessage { // change shortens the rest
+				fmt.Fprintf(&reasons, "%s: %s; ", a.node.name, reason(a.err))
+			}
 			continue
 		}
 		up, connected = append(up, a.node.name), append(connected, a.node)
@@ -202,7 +216,7 @@ func sendStates(send func(*observer.GetFlowsResponse) error, all []answer) (conn
 		err = send(change(relay.NodeState_NODE_CONNECTED, "", up...))
 	}
 	if err == nil && len(down) > 0 {
-		err = send(change(relay.NodeState_NODE_UNAVAILABLE, "", down...))
+		err = send(change(relay.NodeState_NODE_UNAVAILABLE, strings.TrimSuffix(reasons.String(), "; "), down...))
 	}
 	return connected, err
 }
