@@ -188,7 +188,8 @@ func (r *Relay) ask(ctx context.Context, name string, f model.Flow) (*explain.Re
 	return x, nil
 }
 
-// Notes says which node gave the objects, and which nodes do not answer. A client without the right to data of nodes
+// Notes says which node gave the objects, and which nodes did not answer the last check of Watch: a page neither waits for them
+// nor asks them. A client without the right to data of nodes
 // learns how many.
 func (r *Relay) Notes(ctx context.Context) []string {
 	named := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Nodes}) == nil
@@ -196,13 +197,17 @@ func (r *Relay) Notes(ctx context.Context) []string {
 	if node := r.objects.node.Load(); node != nil && named {
 		notes = append(notes, fmt.Sprintf("These are the policies and pods that node %s knew at %s.", *node, time.Unix(0, r.objects.checked.Load()).UTC().Format("15:04:05 UTC")))
 	}
-	all := r.statuses(ctx)
+	r.health.mutex.Lock()
+	all := r.health.last
+	r.health.mutex.Unlock()
 	for _, a := range all {
 		if a.err != nil {
 			down = append(down, a.node.name)
 		}
 	}
 	switch {
+	case all == nil:
+		notes = append(notes, "The relay has just started and does not know yet which nodes answer: load the page again in a moment")
 	case len(down) == 0:
 	case named:
 		notes = append(notes, fmt.Sprintf("%d of %d nodes do not answer, so that what they enforce is not known: %s", len(down), len(all), strings.Join(down, ", ")))

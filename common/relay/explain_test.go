@@ -240,6 +240,10 @@ func TestExplain(t *testing.T) {
 	if a, b := n1.asked.Load(), n2.asked.Load(); a == 0 || b == 0 {
 		t.Errorf("n1 was read %d times, n2 %d times", a, b)
 	}
+	if notes := fmt.Sprint(r.Notes(t.Context())); !strings.Contains(notes, "does not know yet which nodes answer") {
+		t.Error(notes)
+	}
+	r.check(t.Context())
 	if notes := fmt.Sprint(r.Notes(t.Context())); !strings.Contains(notes, "1 of 3 nodes do not answer, so that what they enforce is not known: n3") || !strings.Contains(notes, "knew at ") {
 		t.Error(notes)
 	}
@@ -248,6 +252,7 @@ func TestExplain(t *testing.T) {
 	if err != nil || shows(x) != "deny: egress allow on n1 (kernel of n1: allow true); ingress deny on n2" || !strings.Contains(fmt.Sprint(x.Sides[1].Notes), "node n2 does not answer") {
 		t.Errorf("%v, %v", x, err)
 	}
+	r.check(t.Context())
 	if notes := fmt.Sprint(r.Notes(t.Context())); !strings.Contains(notes, "2 of 3 nodes do not answer, so that what they enforce is not known: n2, n3") {
 		t.Error(notes)
 	}
@@ -396,6 +401,7 @@ func TestExplainLeaks(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprint(x.Sides[1].Notes), "of policies of the cluster are hidden") || len(x.Sides[1].Changes) == 0 || x.Sides[1].Enforced[0].Exact {
 		t.Errorf("%+v, %v", x, err)
 	}
+	r.check(t.Context())
 	if notes := fmt.Sprint(r.Notes(shop)); notes != "[Nodes that do not answer, so that what they enforce is not known: 1]" {
 		t.Error(notes)
 	}
@@ -419,7 +425,17 @@ func TestExplainOtherPods(t *testing.T) {
 	if err := r.pool.Set(map[string]string{"n1": "unix://" + hung.Addr().String()}); err != nil {
 		t.Fatal(err)
 	}
+	r.check(t.Context())
 	began := time.Now()
+	for range 10 {
+		if notes := fmt.Sprint(r.Notes(t.Context())); !strings.Contains(notes, "1 of 1 nodes do not answer") {
+			t.Error(notes)
+		}
+	}
+	if took := time.Since(began); took >= statusTimeout {
+		t.Errorf("notes of 10 pages took %s with a hung node", took)
+	}
+	began = time.Now()
 	r.objects.checked.Store(0)
 	if err := r.Refresh(t.Context()); err != nil || r.Objects().Stale == "" {
 		t.Errorf("%v", err)
