@@ -309,18 +309,42 @@ func lateness(ctx context.Context) func() time.Duration {
 	}
 }
 
+// attempts bounds how often TestKilledNode measures times again because the machine was too busy.
+const attempts = 3
+
 // TestKilledNode follows three nodes, each a process, while one of them is killed and two lose events: one in its data
 // path, the other because bursts are too fast for a reader. Every flow arrives once or is reported as lost, and the
-// node that is gone is named. A flow takes some hand-overs between threads. On a busy machine each may be as late as a
-// goroutine that only sleeps, and the lag may be longer by that. If it uses up the time that the relay waits for other
-// nodes, 1 % of the flows may be out of order.
+// node that is gone is named. Flows are in order, and 99 % of them arrive within the limit. A flow takes some hand-overs
+// between threads, each of which may be as late as a goroutine that only sleeps. If that alone uses up the time that the
+// relay waits for other nodes, another attempt measures order and lag; the last one decides in any case.
 func TestKilledNode(t *testing.T) {
 	const limit, handOvers = 1500 * time.Millisecond, 6
-	late := lateness(t.Context())
-	e := killOne(t)
-	slack := handOvers * late()
+	for attempt := 1; ; attempt++ {
+		late := lateness(t.Context())
+		e := killOne(t)
+		slack := handOvers * late()
+		flows, missed, reported := e.account(t)
+		slices.Sort(e.lags)
+		p99 := e.lags[len(e.lags)*99/100]
+		failed, busy := p99 >= limit || e.disorder > 0, slack > hold
+		if failed && busy && attempt < attempts {
+			t.Logf("attempt %d: %d flows are out of order, lag p99 is %s: the machine is too busy, with %d hand-overs up to %s late", attempt, e.disorder, p99, handOvers, slack)
+			continue
+		}
+		if failed {
+			t.Errorf("%d of %d flows are out of order, lag p99 is %s, want none and less than %s; the machine was too busy: %t, with %d hand-overs up to %s late",
+				e.disorder, flows, p99, limit, busy, handOvers, slack)
+		}
+		fmt.Printf("relay: nodes=3 killed=1 flows=%d disorder=%d lag_p99=%dms slack=%dms missed=%d reported=%d\n",
+			flows, e.disorder, p99.Milliseconds(), slack.Milliseconds(), missed, reported)
+		return
+	}
+}
+
+// account checks that every flow has arrived or was reported as lost, and returns the sums of all nodes.
+func (e *evidence) account(t *testing.T) (flows, missed, reported uint64) {
+	t.Helper()
 	e.made["b"] = uint64(e.highest["b"] + 1) // what it made later, the state of the node reports
-	var flows, missed, reported uint64
 	for node, made := range e.made {
 		if e.received[node]+e.reported[node] != made {
 			t.Errorf("node %s made %d flows; %d arrived, %d were reported as lost", node, made, e.received[node], e.reported[node])
@@ -332,18 +356,5 @@ func TestKilledNode(t *testing.T) {
 	if e.reported["a"] == 0 || e.reported["c"] == 0 {
 		t.Errorf("no lost events were provoked: %v", e.reported)
 	}
-	slices.Sort(e.lags)
-	p99 := e.lags[len(e.lags)*99/100]
-	if p99 >= limit+slack {
-		t.Errorf("lag p99 is %s, want less than %s and %s for a busy machine", p99, limit, slack)
-	}
-	most := 0
-	if slack > hold {
-		most = int(flows) / 100
-	}
-	if e.disorder > most {
-		t.Errorf("%d of %d flows are out of order, at most %d may be", e.disorder, flows, most)
-	}
-	fmt.Printf("relay: nodes=3 killed=1 flows=%d disorder=%d lag_p99=%dms slack=%dms missed=%d reported=%d\n",
-		flows, e.disorder, p99.Milliseconds(), slack.Milliseconds(), missed, reported)
+	return flows, missed, reported
 }
