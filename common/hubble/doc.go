@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hubble serves the flows of a node over Hubble's Observer interface, so that its clients work
-// unchanged: the hubble command, Hubble UI, and relays.
+// Package hubble serves the flows of a node over Hubble's Observer interface, so that the hubble command and relays
+// work unchanged. Hubble UI itself was not run: a test of common/relay replays its requests.
 //
 // The core is pure. A Mapper makes a flow.Flow of a flow event. A Filter selects flows. A Ring keeps the last
 // flows; each client reads it at its own pace and learns how many flows it missed. Server does the I/O.

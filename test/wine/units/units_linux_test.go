@@ -34,8 +34,8 @@ var notUnderWine = map[string]struct {
 	"common/hubble/explainer": {why: "Wine 8 has no Unix sockets", tests: []string{"TestCluster", "TestExplain", "TestReadings", "TestReport", "TestSlowClients"}},
 	"common/relay": {why: "Wine 8 has no Unix sockets", tests: []string{
 		"TestAccess", "TestDiscover", "TestDiscoverHostile", "TestExplain", "TestExplainAccess", "TestExplainDifference", "TestExplainLeaks",
-		"TestExplainOtherPods", "TestFollowFlood", "TestFollowKept", "TestFollowOldFlows", "TestFollowThreeNodes", "TestFutureFlows", "TestKilledNode",
-		"TestLargeAnswers", "TestMalformedError", "TestMalformedTimes", "TestPagesLeakNothing", "TestPast", "TestRefresh", "TestReports",
+		"TestExplainOtherPods", "TestFollowFlood", "TestFollowKept", "TestFollowOldFlows", "TestFollowThreeNodes", "TestFutureFlows", "TestHubbleUI", "TestKilledNode",
+		"TestLargeAnswers", "TestMalformedError", "TestMalformedTimes", "TestPagesLeakNothing", "TestPast", "TestPeers", "TestPeersNeedARight", "TestRefresh", "TestReports",
 		"TestReportsAccess", "TestRevoked", "TestSlowClient", "TestStreamsOfAUser", "TestWrongReports"}},
 	"common/kube/manifests": {why: "Wine 8 makes no symbolic links, and a watched directory can neither be removed nor seen to be renamed", tests: []string{
 		"TestDirectoryComesAndGoes", "TestDirectoryFollowsChanges", "TestDirectoryIsALink", "TestDirectoryNeverMixes", "TestDirectoryRescans", "TestIrregularFiles"}},
