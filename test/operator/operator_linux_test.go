@@ -282,6 +282,14 @@ func (e *exercise) blockACL() {
 	e.t.Helper()
 	p := e.pods["windows"]
 	e.names("nothing is broken", p.Node, trace("client", "windows", 7000), 0, "intended: allow", "installed allow (ACL ")
+	e.replaceACLs(p)
+	e.names("changed ACLs of Windows", p.Node, trace("client", "windows", 7000), 1, "installed: deny: DRIFT", "acl list: holds 2 ACLs that do not give the verdicts of the state",
+		"the agent repairs this at its next audit", "another process writes there")
+}
+
+// replaceACLs replaces the ACLs of a Windows pod, as another process would.
+func (e *exercise) replaceACLs(p *cluster.Pod) {
+	e.t.Helper()
 	var own netip.Addr
 	for _, a := range p.IPs {
 		if a.Is4() {
@@ -291,7 +299,6 @@ func (e *exercise) blockACL() {
 	if err := p.Node.BlockByACL(e.t.Context(), own); err != nil {
 		e.t.Fatal(err)
 	}
-	e.names("changed ACLs of Windows", p.Node, trace("client", "windows", 7000), 1, "installed: deny: DRIFT", "acl list: holds 2 ACLs that do not give the verdicts of the state")
 }
 
 // TestReplay: an archive says what its node says, on both systems, also of a node with drift.
@@ -316,14 +323,22 @@ func TestReplay(t *testing.T) {
 		e.replay(p, file, "explain --from test/client --to test/"+name+" -p 7001", 1, "isolated for ingress by NetworkPolicy test/server")
 		e.replay(p, file, "matrix --protocol tcp -p 7000", 0, "test")
 	}
-	server := e.pods["server"]
+	server, windows := e.pods["server"], e.pods["windows"]
 	e.corrupt(server.Node)
-	file := filepath.Join(t.TempDir(), "drift.tgz")
-	if out, status := e.ctl(server.Node, "bundle", "-o", file); status != 0 {
-		t.Fatalf("bundle: %d\n%s", status, out)
+	e.replayDrift(server, "DRIFT: verdicts")
+	e.replaceACLs(windows)
+	e.replayDrift(windows, "DRIFT: acl list")
+}
+
+// replayDrift makes an archive of a node with drift. The archive has the drift, and the verdicts and causes of the node.
+func (e *exercise) replayDrift(p *cluster.Pod, drift string) {
+	e.t.Helper()
+	file := filepath.Join(e.t.TempDir(), "drift.tgz")
+	if out, status := e.ctl(p.Node, "bundle", "-o", file); status != 0 {
+		e.t.Fatalf("bundle: %d\n%s", status, out)
 	}
-	e.replay(server, file, "verify", 1, "DRIFT: verdicts")
-	e.same(server, file, trace("client", "server", 7000))
+	e.replay(p, file, "verify", 1, drift)
+	e.same(p, file, trace("client", p.Name, 7000))
 }
 
 // run runs isthmusctl without an agent.
