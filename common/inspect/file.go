@@ -66,6 +66,17 @@ func (b *Bundle) Write(out io.Writer) error {
 	return errors.Join(t.Close(), packed.Close())
 }
 
+// WriteJSON writes the parts of the Bundle as one object, for programs. Nothing reads it back.
+func (b *Bundle) WriteJSON(out io.Writer) error {
+	parts := make(map[string]any)
+	for name, part := range b.parts() {
+		parts[strings.TrimSuffix(name, ".json")] = part
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", " ")
+	return encoder.Encode(parts)
+}
+
 // IsBundle reports whether content begins as an archive of Write does: as gzip.
 func IsBundle(content []byte) bool { return bytes.HasPrefix(content, []byte{0x1f, 0x8b}) }
 

@@ -112,7 +112,7 @@ func TestFlowEvents(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	node, client, server := pods["server"].Node, pods["client"], pods["server"]
-	follow := node.Ctl(ctx, "events", "--follow", "--last", "0", "--pod", "test/server", "-o", "json")
+	follow := node.Ctl(ctx, "monitor", "--last", "0", "--pod", "test/server", "-o", "json")
 	var stderr bytes.Buffer
 	follow.Stderr = &stderr
 	out, err := follow.StdoutPipe()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
@@ -36,20 +37,33 @@ and ports that any representation distinguishes. The command prints each cell wi
 different verdicts. It counts a cell as over-blocked if a node denies and reports
 it because it cannot enforce the policy exactly.
 
-Exit status: 0 if nothing differs, 1 if something does, 2 if the command line or
-a manifest is invalid, or the directory is empty.`
+With --live the command compares the data path of this node itself with the
+policies in force: it asks the agent, as isthmusctl dump does, and reads no
+manifests. It names what the audit of the agent finds different, too.
 
-func (e env) verifyCommand() *cobra.Command {
+Exit status: 0 if nothing differs, 1 if something does, 2 if the command line or
+a manifest is invalid, the directory is empty, or the agent does not answer.`
+
+func (e env) verifyCommand(live Live) *cobra.Command {
 	s := &cluster.Source{}
-	var output string
+	var output, agent string
+	var onNode bool
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove that both data paths enforce the policies exactly",
 		Long:  verifyHelp,
-		Args:  cli.NoArgs,
+		Example: `  isthmusctl verify -m deploy/examples/hospital
+  isthmusctl verify --live`,
+		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if err := cli.CheckOutput(output, verifyForms...); err != nil {
 				return err
+			}
+			if c.Flags().Changed("socket") && !onNode {
+				return cli.Usagef("--socket is for --live")
+			}
+			if onNode {
+				return verifyLive(c, s, output, agent, live)
 			}
 			if err := s.Check(); err != nil {
 				return err
@@ -67,7 +81,24 @@ func (e env) verifyCommand() *cobra.Command {
 	s.Register(c)
 	s.RegisterAllowEmpty(c)
 	cli.RegisterOutput(c, &output, verifyForms...)
+	c.Flags().BoolVar(&onNode, "live", false, "compare the data path of this node, as its agent reads it")
+	c.Flags().StringVar(&agent, "socket", socket.Default, "with --live: the agent's socket")
 	return c
+}
+
+// verifyLive compares the data path of this node. Flags about manifests do not go with it.
+func verifyLive(c *cobra.Command, s *cluster.Source, output, agent string, live Live) error {
+	if len(s.Manifests) > 0 || s.Kubeconfig != "" || s.Context != "" {
+		return cli.Usagef("--live: the agent of this node gives the policies: leave out --manifests, --kubeconfig and --context")
+	}
+	if output != "text" {
+		return cli.Usagef("--live: the answer is text: leave out --output %s", output)
+	}
+	timeout, err := c.Flags().GetDuration("timeout")
+	if err != nil {
+		return err
+	}
+	return live(c.Context(), agent, timeout)
 }
 
 // loadForVerify reads a cluster. It always skips documents with errors: the result for the

@@ -62,6 +62,33 @@ queries about the decisions in it. Only root may read the file.`,
 	return c
 }
 
+func (e env) dumpCommand() *cobra.Command {
+	s := &shared{}
+	c := &cobra.Command{
+		Use:   "dump",
+		Short: "Print what this node knows and enforces, as JSON",
+		Long: `Print an object with the parts of an archive of isthmusctl bundle: about, cluster, endpoints, installed, drift and
+counts. These are the objects of the cluster that policies use, the endpoints, the decisions that were read back from
+the data path, their differences from the intended ones, and new flows by rule. It contains names, labels and addresses,
+but no secrets.
+
+The form of the parts may change with the version. isthmusctl replay FILE reads an archive, not this object.
+
+Exit status: 0 the agent answered, 2 there is no answer.`,
+		Example: `  isthmusctl dump | jq .drift`,
+		Args:    cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			b, err := e.dump(c.Context(), s, &isthmusv1.DumpRequest{})
+			if err != nil {
+				return err
+			}
+			return b.WriteJSON(e.Stdout)
+		}),
+	}
+	s.registerConnection(c)
+	return c
+}
+
 // dump requests a Bundle from the agent.
 func (e env) dump(ctx context.Context, s *shared, request *isthmusv1.DumpRequest) (b *inspect.Bundle, err error) {
 	if s.timeout <= 0 {

@@ -15,5 +15,5 @@ type env struct{ cli.Env }
 func Commands(c cli.Env) []*cobra.Command {
 	e := env{c}
 	return []*cobra.Command{e.statusCommand(), e.endpointsCommand(), e.eventsCommand(), e.denyCommand(), e.doctorCommand(), e.traceCommand(),
-		e.policiesCommand(), e.bundleCommand(), e.replayCommand(), e.bpfCommand(), e.logLevelCommand()}
+		e.policiesCommand(), e.bundleCommand(), e.dumpCommand(), e.replayCommand(), e.bpfCommand(), e.logLevelCommand()}
 }

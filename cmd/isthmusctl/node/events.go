@@ -35,8 +35,9 @@ type eventFlags struct {
 func (e env) eventsCommand() *cobra.Command {
 	s := &eventFlags{}
 	c := &cobra.Command{
-		Use:   "events",
-		Short: "Show the last new flows that policies decided on this node, and dropped packets",
+		Use:     "events",
+		Aliases: []string{"monitor"},
+		Short:   "Show the last new flows that policies decided on this node, and dropped packets",
 		Long: `Show the last new flows that the policies of this node's pods decided, and packets that were dropped for other
 reasons. Each event names the pod, the other end, and the policy and rule that decided. Packets of known flows cause
 no events.
@@ -44,6 +45,8 @@ no events.
 The agent keeps the last 2048 events; --follow continues with new ones. --flow-event-rate of isthmus-agent limits the
 events of a pod per second; isthmus_flow_events_missed_total counts the others. "rules not known" means that the
 agent no longer knows, or does not know yet, the policies that decided the flow.
+
+isthmusctl monitor is isthmusctl events --follow.
 
 Windows nodes report denied flows only, as Windows does not show allowed ones. The command says so on the standard
 error.
@@ -53,6 +56,7 @@ Exit status: 0 the agent answered, 2 there is no answer.`,
   isthmusctl events --pod shop/web --last 20 -o json`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			s.follow = s.follow || c.CalledAs() == "monitor"
 			request, err := s.request()
 			if err != nil {
 				return err

@@ -4,6 +4,7 @@ package node
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	"github.com/isthmus-net/isthmus/common/inspect"
@@ -138,6 +143,58 @@ func TestBundleAndReplay(t *testing.T) {
 	for _, args := range [][]string{{"replay"}, {"replay", file}, {"replay", file, "nosuch"}, {"replay", "/nonexistent", "verify"}, {"replay", file, "trace", "--nosuch"},
 		{"replay", os.Args[0], "verify"}} {
 		expect(t, 2, nil, args...)
+	}
+}
+
+// TestDump prints the parts of a Bundle.
+func TestDump(t *testing.T) {
+	n := newNode(t)
+	n.attach()
+	n.addresses()
+	n.fake.Tamper("c1:eth0")
+	var got struct {
+		About     struct{ Node string }
+		Endpoints []struct{ Pod model.PodID }
+		Cluster   struct{ Pods []*model.Pod }
+		Installed *struct{ State any }
+		Drift     []inspect.Drift
+	}
+	out := expect(t, 0, nil, "dump", "--socket", n.socket)
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.About.Node != "node1" || len(got.Endpoints) != 2 || len(got.Cluster.Pods) != 2 || got.Installed == nil || len(got.Drift) != 1 {
+		t.Errorf("dump prints\n%s", out)
+	}
+	expect(t, 2, []string{"start isthmus-agent"}, "dump", "--socket", "/nonexistent.sock")
+	expect(t, 2, []string{"--timeout 0s: give a duration above 0"}, "dump", "--socket", n.socket, "--timeout", "0s")
+}
+
+// TestVerifyLive compares the data path of a node, before and after it is damaged, as replay does with an archive.
+func TestVerifyLive(t *testing.T) {
+	n := newNode(t)
+	n.attach()
+	n.addresses()
+	verify := func(socket string) (status int, stdout, stderr string) {
+		return clitest.Run(func(e cli.Env) []*cobra.Command {
+			return []*cobra.Command{{Use: "live", RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+				return VerifyLive(e)(c.Context(), socket, time.Minute)
+			})}}
+		}, "live")
+	}
+	for want, damage := range []func(){func() {}, func() { n.fake.Tamper("c1:eth0") }} {
+		t.Run(fmt.Sprint(want), func(t *testing.T) {
+			damage()
+			file := filepath.Join(t.TempDir(), "node.tgz")
+			expect(t, 0, nil, "bundle", "-o", file, "--no-doctor", "--socket", n.socket)
+			replayed := expect(t, want, []string{"cells compared"}, "replay", file, "verify")
+			if status, live, errs := verify(n.socket); status != want || live != replayed {
+				t.Errorf("exit status %d, %s, live\n%s\nreplayed\n%s", status, errs, live, replayed)
+			}
+		})
+	}
+	if status, _, errs := verify("/nonexistent.sock"); status != 2 || !strings.Contains(errs, "start isthmus-agent") {
+		t.Errorf("without an agent: %d, %s", status, errs)
 	}
 }
 

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -81,6 +83,18 @@ func (e env) replayed(b *inspect.Bundle) *cobra.Command {
 		&cobra.Command{Use: "policies", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error { return e.writePolicies(b, "text") }},
 		&cobra.Command{Use: "about", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error { return e.writeAbout(b) }})
 	return root
+}
+
+// VerifyLive returns a function that compares the decisions of this node with its policies, as replay FILE verify does.
+func VerifyLive(c cli.Env) func(ctx context.Context, socket string, timeout time.Duration) error {
+	e := env{c}
+	return func(ctx context.Context, socket string, timeout time.Duration) error {
+		b, err := e.dump(ctx, &shared{socket: socket, timeout: timeout}, &isthmusv1.DumpRequest{})
+		if err != nil {
+			return err
+		}
+		return e.verify(ctx, b)
+	}
 }
 
 // verify compares the decisions that were read back with the policies, cell by cell.
