@@ -132,7 +132,7 @@ func (f *Flow) String() string {
 	return fmt.Sprintf("%s (%s) -> %s, %s", f.From.Name, f.From.Node.Name, to, f.Target)
 }
 
-// Flows returns the flows of a phase. Without policies these are all pairs, both protocols and all addresses. Under policies
+// Flows returns the flows of a phase. Without policies these are all pairs by TCP and UDP, and all addresses. Under policies
 // every server has a client on its node and one on the next node.
 func Flows(phase Phase, pods []Placed) []Flow {
 	var clients, servers []Placed

@@ -61,6 +61,7 @@ func (e env) connectivityCommand() *cobra.Command {
 IPv6: pod to pod, to Services, to the pod's node, and by DNS name. Then NetworkPolicies deny these flows and allow
 them again, for ingress and for egress. A flow that does not end as expected is explained by the agents of both ends:
 which policy denies it, or what the path looks like. The namespace is removed in the end, also after Ctrl-C.
+SCTP and ICMP are not tried.
 
 Pods of Linux nodes run the image of the node's agent. Windows nodes need --windows-image, because the image of the
 agent has no base of Windows. They run unprivileged, as the Pod Security Standard restricted demands.
