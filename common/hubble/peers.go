@@ -20,8 +20,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// peersEvery is the interval of comparing the nodes with those that a client knows.
-const peersEvery = 2 * time.Second
+// PeersEvery is the interval of comparing the nodes with those that a client knows.
+const PeersEvery = 2 * time.Second
 
 // Peers returns the address of the Observer of each node, by name; empty for a node without one.
 func Peers(s *model.Snapshot, port uint16) map[string]string {
@@ -51,7 +51,7 @@ func (s *Server) Notify(_ *peer.NotifyRequest, stream grpc.ServerStreamingServer
 		if now := s.cfg.Snapshot(); now != known {
 			known = now
 			next := Peers(now, s.cfg.Port)
-			for _, c := range peerChanges(sent, next) {
+			for _, c := range PeerChanges(sent, next) {
 				if err := stream.Send(c); err != nil {
 					return err
 				}
@@ -63,13 +63,13 @@ func (s *Server) Notify(_ *peer.NotifyRequest, stream grpc.ServerStreamingServer
 			return status.Error(codes.Unavailable, "the agent is stopping")
 		case <-stream.Context().Done():
 			return stream.Context().Err()
-		case <-time.After(peersEvery):
+		case <-time.After(PeersEvery):
 		}
 	}
 }
 
-// peerChanges returns the differences in order of the names.
-func peerChanges(before, after map[string]string) (list []*peer.ChangeNotification) {
+// PeerChanges returns the differences of two lists of addresses by name, in order of the names.
+func PeerChanges(before, after map[string]string) (list []*peer.ChangeNotification) {
 	names := slices.Sorted(maps.Keys(before))
 	for n := range after {
 		if _, ok := before[n]; !ok {

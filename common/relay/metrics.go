@@ -43,7 +43,7 @@ var results = map[codes.Code]string{codes.OK: "ok", codes.Unauthenticated: "unau
 func newMetrics() *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(),
 		nodes:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "isthmus_relay_nodes", Help: "Nodes that the relay knows, by whether their agent answers: connected or unavailable."}, []string{"state"}),
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_relay_streams", Help: "Streams of flows that clients have open."}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_relay_streams", Help: "Streams of flows, and of changes of the nodes, that clients have open."}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_relay_calls_total",
 			Help: "Calls of clients that have ended, by result."}, []string{"call", "result"}),
 		flows: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_relay_flows_sent_total", Help: "Flows that were sent to clients."}),
@@ -53,7 +53,7 @@ func newMetrics() *metrics {
 	for _, state := range []string{"connected", "unavailable"} {
 		m.nodes.WithLabelValues(state)
 	}
-	for _, call := range []string{"flows", "status", "nodes", "namespaces"} {
+	for _, call := range []string{"flows", "status", "nodes", "namespaces", "peers"} {
 		for _, result := range results {
 			m.calls.WithLabelValues(call, result)
 		}

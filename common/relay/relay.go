@@ -20,6 +20,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	"github.com/isthmus-net/isthmus/common/api/hubble/peer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
 	"github.com/isthmus-net/isthmus/common/hubble"
 )
@@ -27,6 +28,7 @@ import (
 // Relay serves the flows of all nodes of a Pool.
 type Relay struct {
 	observer.UnimplementedObserverServer
+	peer.UnimplementedPeerServer
 
 	pool    *Pool
 	version string
@@ -60,7 +62,10 @@ func New(pool *Pool, checker *access.Checker, version string, log *slog.Logger) 
 
 // Serve serves clients until the context is done or a listener fails. It closes the listeners. Call it once.
 func (r *Relay) Serve(ctx context.Context, listeners ...hubble.Listener) error {
-	return hubble.ServeGRPC(ctx, listeners, maxCalls, func() { close(r.stopping) }, func(g *grpc.Server) { observer.RegisterObserverServer(g, r) })
+	return hubble.ServeGRPC(ctx, listeners, maxCalls, func() { close(r.stopping) }, func(g *grpc.Server) {
+		observer.RegisterObserverServer(g, r)
+		peer.RegisterPeerServer(g, r)
+	})
 }
 
 // answer is the status of a node.

@@ -26,6 +26,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
@@ -100,14 +101,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	cfg := agent.Defaults()
-	cfg.NodeName, cfg.Version = o.nodeName, "winnode"
-	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
-	cfg.SourceProblems, cfg.SourceBehind = source.Problems, source.Behind
-	if writers != nil {
-		cfg.Report, cfg.Announce, cfg.Collectors = writers.reporter.Set, writers.announcer.Set, []prometheus.Collector{writers.reporter, writers.announcer}
-	}
-	cfg.OpenNeedsNode = true
+	cfg := newConfig(o, source, writers)
 	calls := windows.NewCallMetrics()
 	cfg.Collectors = append(cfg.Collectors, calls)
 	if cfg.Open, err = opener(o, h, calls, log); err != nil {
@@ -121,8 +115,12 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	flows, err := newFlows(o, a, log)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan error, 5)
+	ended := make(chan error, 6)
 	start := func(f func(context.Context) error) {
 		go func() {
 			err := f(ctx)
@@ -130,6 +128,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 			ended <- err
 		}()
 	}
+	start(flows)
 	start(func(ctx context.Context) error { return server.New(a, log).Serve(ctx, sockets) })
 	start(a.Run)
 	start(func(ctx context.Context) error { return source.Run(ctx, a.Publish) })
@@ -151,7 +150,34 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		cancel(err)
 	}
-	return errors.Join(err, <-ended, <-ended, <-ended, <-ended, <-ended)
+	return errors.Join(err, <-ended, <-ended, <-ended, <-ended, <-ended, <-ended)
+}
+
+// newConfig configures the agent, but for its data path.
+func newConfig(o options, source kube.Source, writers *writers) agent.Config {
+	cfg := agent.Defaults()
+	cfg.NodeName, cfg.Version = o.nodeName, "winnode"
+	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
+	cfg.SourceProblems, cfg.SourceBehind = source.Problems, source.Behind
+	if writers != nil {
+		cfg.Report, cfg.Announce, cfg.Collectors = writers.reporter.Set, writers.announcer.Set, []prometheus.Collector{writers.reporter, writers.announcer}
+	}
+	cfg.OpenNeedsNode = true
+	return cfg
+}
+
+// newFlows opens the socket of Hubble's interface. The result serves it.
+func newFlows(o options, a *agent.Agent, log *slog.Logger) (func(context.Context) error, error) {
+	s, err := hubble.New(hubble.Config{Newest: a.Newest(), Node: o.nodeName, Version: "winnode", History: hubble.DefaultHistory,
+		Source: a.Flows, Snapshot: a.Snapshot}, log)
+	if err != nil {
+		return nil, err
+	}
+	l, err := socket.Listen(socket.Hubble(o.socket))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return s.Serve(ctx, hubble.Listener{Listener: l}) }, nil
 }
 
 // newHost makes the emulated Windows host.
