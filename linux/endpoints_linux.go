@@ -48,7 +48,8 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		}
 		i.Unenforced = i.Unenforced || !f.Up
 		if s, ok := b.specs[f.ID]; ok {
-			i.Problems = append(i.Problems, b.checkInterface(s, f)...)
+			problems, inPod := b.checkInterface(s, f)
+			i.Problems, i.InPod = append(i.Problems, problems...), inPod
 		}
 		if i.Verdicts, err = b.verdictsOf(f.ID); err != nil {
 			return nil, err
@@ -80,12 +81,13 @@ func (b *Backend) verdictsOf(id model.EndpointID) (*[2][2]uint64, error) {
 }
 
 // checkInterface describes how an interface differs from its spec.
-func (b *Backend) checkInterface(s link.PairSpec, f link.Found) []string {
+func (b *Backend) checkInterface(s link.PairSpec, f link.Found) (problems, inPod []string) {
 	if b.cfg.PolicyOnly {
-		return b.checkForeign(s)
+		return b.checkForeign(s), nil
 	}
 	pair := link.Pair{Name: f.Name, Index: f.Index}
-	return append(link.Check(s, pair), bandwidth.Check(s, pair)...)
+	problems, inPod = link.Check(s, pair)
+	return append(problems, bandwidth.Check(s, pair)...), inPod
 }
 
 func noEntry(f link.Found) string { return "the map endpoints has no entry for interface " + f.Name }

@@ -20,6 +20,12 @@ const driftEndpoint = "endpoint"
 // maxLogged bounds the lines that one audit logs.
 const maxLogged = 20
 
+// inPod is an endpoint whose pod's network namespace differs from what the attachment wrote there. Nothing repairs it.
+type inPod struct {
+	entry  *entry
+	detail string
+}
+
 // audit compares installed with intended state and repairs differences, once per Config.AuditEvery, also while
 // requests arrive. Differences come from other processes, a restart of the network service, or a late write.
 func (l *loop) audit() {
@@ -162,11 +168,16 @@ func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool
 		return nil, nil, false, fmt.Errorf("list attachments: %w", err)
 	}
 	problems, open := make(map[model.EndpointID][]string, len(installed)), make(map[model.EndpointID]bool)
+	l.inPod = nil
 	for _, i := range installed {
 		problems[i.ID], open[i.ID] = append(problems[i.ID], i.Problems...), open[i.ID] || i.Unenforced
 		if e := l.entries[i.ID]; e == nil || e.State == endpoint.Released {
 			unknown = true
 			found = append(found, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Open: i.Unenforced, Detail: "no endpoint record exists for it"})
+			continue
+		}
+		for _, p := range i.InPod {
+			l.inPod = append(l.inPod, inPod{l.entries[i.ID], p})
 		}
 	}
 	for _, e := range l.sorted() {

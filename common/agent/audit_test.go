@@ -147,6 +147,52 @@ func TestAuditClosesEachTime(t *testing.T) {
 	})
 }
 
+// TestAuditInPod checks a pod that changes its own network. Audits report it as long as it lasts, and do not repair it. It
+// is no drift, is not contested, and is not part of the Node's condition.
+func TestAuditInPod(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		var facts atomic.Pointer[report.Facts]
+		r.change = func(c *agent.Config) {
+			c.AuditEvery, c.Report = 10*time.Second, func(f report.Facts) { facts.Store(&f) }
+		}
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		r.fake.ChangeInPod(id(0), "default route is missing")
+		time.Sleep(100 * time.Second)
+		want := "warning: endpoint c0:eth0 of pod shop/web-0: default route is missing"
+		if n := r.agent.Node(context.Background()); strings.Join(n.Problems, "; ") != want || len(n.Repairs) > 0 {
+			t.Errorf("problems %v, repairs %v, want the problem %s", n.Problems, n.Repairs, want)
+		}
+		if got := r.metric(`isthmus_problems{kind="endpoint"}`); got != "1" {
+			t.Errorf("isthmus_problems %s", got)
+		}
+		if got := r.metric(`isthmus_audit_runs_total{result="drift"}`); got != "0" {
+			t.Errorf("%s audits with drift", got)
+		}
+		if p := facts.Load().Problems; len(p) > 0 {
+			t.Errorf("the node reports %v", p)
+		}
+		if err := r.check(0); err == nil || !strings.Contains(err.Error(), "default route is missing") {
+			t.Errorf("CHECK: %v", err)
+		}
+		r.fake.ChangeInPod(id(0))
+		time.Sleep(15 * time.Second)
+		if n := r.agent.Node(context.Background()); len(n.Problems) > 0 {
+			t.Errorf("problems of a pod that is right again: %v", n.Problems)
+		}
+		r.fake.ChangeInPod(id(0), "default route is missing")
+		time.Sleep(15 * time.Second)
+		r.mustDel(0)
+		r.settle()
+		if p := r.agent.Node(context.Background()).Problems; len(p) > 0 {
+			t.Errorf("problems of a pod that is gone: %v", p)
+		}
+		r.end()
+	})
+}
+
 // TestCheckPolicy checks that a pod that is not under policy causes a problem and an event within
 // seconds, and is repaired long before the next audit. The problem ends with the damage.
 func TestCheckPolicy(t *testing.T) {

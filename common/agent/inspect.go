@@ -176,7 +176,7 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	case !ok:
 		d.Problems, d.Unenforced = append(d.Problems, "is not attached"), true
 	default:
-		d.Problems, d.Unenforced, d.Verdicts = append(d.Problems, i.Problems...), i.Unenforced, i.Verdicts
+		d.Problems, d.Unenforced, d.Verdicts = slices.Concat(d.Problems, i.Problems, i.InPod), i.Unenforced, i.Verdicts
 	}
 	if e.others != "" {
 		d.Problems, d.Unenforced = append(d.Problems, e.bypass()), true

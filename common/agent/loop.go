@@ -54,6 +54,7 @@ type loop struct {
 	pressure  []string  // maps that are nearly full
 	audited   time.Time // time of the last audit
 	contested contest   // objects that another process keeps changing
+	inPod     []inPod   // what the last audit found inside of pods
 	checks    checks
 	watching  watching
 	adoptions adoptions

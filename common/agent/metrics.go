@@ -265,7 +265,7 @@ const (
 	problemSource      problemKind = "source"       // the API server or the directory of manifests
 	problemPolicy      problemKind = "policy"       // a state that could not be applied
 	problemUnenforced  problemKind = "unenforced"   // pods that are not under policy
-	problemEndpoint    problemKind = "endpoint"     // pods that could not be repaired or removed
+	problemEndpoint    problemKind = "endpoint"     // pods that could not be repaired or removed, or that changed their own network
 	problemDrift       problemKind = "drift"        // objects that another process keeps changing
 	problemDataPath    problemKind = "data_path"    // components, routes and tunnels
 	problemAddresses   problemKind = "addresses"    // pod ranges

@@ -264,5 +264,5 @@ func (l *loop) inspect(id model.EndpointID) (found bool, problems []string, err 
 	if i < 0 {
 		return false, nil, nil
 	}
-	return true, installed[i].Problems, nil
+	return true, slices.Concat(installed[i].Problems, installed[i].InPod), nil
 }

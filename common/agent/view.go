@@ -120,6 +120,12 @@ func (l *loop) problems() (all problems) {
 	for _, err := range l.repairs.unknown {
 		all.add(problemEndpoint, oneLine(err))
 	}
+	for _, p := range l.inPod {
+		// A warning, because no pod may change the condition of its node.
+		if e := p.entry; l.entries[e.ID()] == e && e.State == endpoint.Ready {
+			all.add(problemEndpoint, fmt.Sprintf("warning: endpoint %s of pod %s: %s", e.ID(), e.Pod(), p.detail))
+		}
+	}
 	for _, e := range l.sorted() {
 		if e.problem != nil {
 			all.add(problemEndpoint, fmt.Sprintf("endpoint %s of pod %s: %s", e.ID(), e.Pod(), oneLine(e.problem)))

@@ -204,6 +204,9 @@ type Installed struct {
 	ID model.EndpointID
 	// Problems are the missing or wrong parts, one each; empty if the attachment is complete.
 	Problems []string
+	// InPod is what differs inside of the pod's network namespace, one each. It is reported and not repaired: a pod
+	// with CAP_NET_ADMIN may change its own network.
+	InPod []string
 	// Unenforced is true if packets of the pod may pass without a decision, or cannot pass at all.
 	Unenforced bool
 	// Verdicts counts the decisions on new flows of the pod since its attachment, by Direction and Verdict;

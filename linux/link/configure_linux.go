@@ -192,11 +192,12 @@ func permanent(index int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
 }
 
-// Check compares a pair with its spec and describes the differences, except those of bandwidth limits.
-func Check(s PairSpec, p Pair) (problems []string) {
+// Check compares a pair with its spec and describes the differences, except those of bandwidth limits. inPod are those of
+// the pod's end, which the pod may have made.
+func Check(s PairSpec, p Pair) (problems, inPod []string) {
 	host, err := netlink.LinkByName(p.Name)
 	if err != nil {
-		return []string{fmt.Sprintf("interface %s is missing", p.Name)}
+		return []string{fmt.Sprintf("interface %s is missing", p.Name)}, nil
 	}
 	if host.Attrs().Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Sprintf("interface %s is down", p.Name))
@@ -208,30 +209,35 @@ func Check(s PairSpec, p Pair) (problems []string) {
 			problems = append(problems, fmt.Sprintf("route to %s by %s is missing", ip, p.Name))
 		}
 	}
-	return append(problems, checkPod(s, host.Attrs().HardwareAddr)...)
+	inPod, err = checkPod(s, host.Attrs().HardwareAddr)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	return problems, inPod
 }
 
-func checkPod(s PairSpec, hostMAC net.HardwareAddr) (problems []string) {
+// checkPod describes differences of the pod's end. An error means that the pod has no such end: only a new pair helps.
+func checkPod(s PairSpec, hostMAC net.HardwareAddr) (problems []string, err error) {
 	ns, err := openNetNS(s.NetNS)
 	if err != nil {
-		return []string{err.Error()}
+		return nil, err
 	}
 	defer ns.Close()
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
-		return []string{fmt.Sprintf("enter network namespace %s: %v", s.NetNS, err)}
+		return nil, fmt.Errorf("enter network namespace %s: %w", s.NetNS, err)
 	}
 	defer h.Close()
 	l, err := h.LinkByName(s.IfName)
 	if err != nil {
-		return []string{fmt.Sprintf("interface %s in %s is missing", s.IfName, s.NetNS)}
+		return nil, fmt.Errorf("interface %s in %s is missing", s.IfName, s.NetNS)
 	}
 	if l.Attrs().Flags&net.FlagUp == 0 {
-		problems = append(problems, fmt.Sprintf("interface %s in %s is down", s.IfName, s.NetNS))
+		problems = append(problems, fmt.Sprintf("interface %s in %s is down: recreate the pod, or run there: ip link set %s up", s.IfName, s.NetNS, s.IfName))
 	}
 	addrs, err := Whole(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
-		return append(problems, fmt.Sprintf("list addresses of %s in %s: %v", s.IfName, s.NetNS, err))
+		return append(problems, fmt.Sprintf("list addresses of %s in %s: %v", s.IfName, s.NetNS, err)), nil
 	}
 	for _, ip := range s.IPs {
 		found := false
@@ -239,11 +245,12 @@ func checkPod(s PairSpec, hostMAC net.HardwareAddr) (problems []string) {
 			found = found || a.IP.Equal(ip.AsSlice())
 		}
 		if !found {
-			problems = append(problems, fmt.Sprintf("address %s of %s in %s is missing", ip, s.IfName, s.NetNS))
+			problems = append(problems, fmt.Sprintf("address %s of %s in %s is missing: recreate the pod, or run there: ip address add %s dev %s",
+				ip, s.IfName, s.NetNS, ip, s.IfName))
 		}
 	}
 	if s.Taken != nil {
-		return problems // the pod has the routes of the other plugin
+		return problems, nil // the pod has the routes of the other plugin
 	}
-	return append(problems, checkPodRoutes(h, l, s, hostMAC)...)
+	return append(problems, checkPodRoutes(h, l, s, hostMAC)...), nil
 }

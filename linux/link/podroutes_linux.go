@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkPodRoutes describes what is missing of the routes and neighbours that podRoutes writes. A pod with
-// CAP_NET_ADMIN may change them, so nothing repairs them.
+// checkPodRoutes describes what is missing of the routes and neighbours that podRoutes writes. Audits
+// do not repair them (dataplane.Installed).
 func checkPodRoutes(h *netlink.Handle, l netlink.Link, s PairSpec, hostMAC net.HardwareAddr) (problems []string) {
 	for _, ip := range s.IPs {
 		gateway, family, version := GatewayFor(ip), netlink.FAMILY_V4, 4

@@ -64,9 +64,11 @@ var commands clustertest.Commands
 
 func TestMain(m *testing.M) { os.Exit(commands.Main(m)) }
 
-func start(t *testing.T) *exercise {
+func start(t *testing.T) *exercise { return startWith(t, cluster.Config{Linux: 2, Windows: 1}) }
+
+func startWith(t *testing.T, cfg cluster.Config) *exercise {
 	t.Helper()
-	c := commands.Start(t, manifests, cluster.Config{Linux: 2, Windows: 1})
+	c := commands.Start(t, manifests, cfg)
 	return &exercise{t: t, cluster: c, pods: clustertest.Attach(t, c)}
 }
 
@@ -161,7 +163,6 @@ func TestExercise(t *testing.T) {
 	e.stopAgent(server.Node)
 	e.deleteRoute(server.Node, other)
 	e.detach(server)
-	e.deletePodRoute(server)
 	e.at(server.Node, "ip", "link", "set", e.hostInterface(server), "down")
 	e.names("an interface that is down", server.Node, []string{"status"}, 0, "Repaired", "endpoint of pod test/server", "is down", "find that process")
 	e.corrupt(server.Node)
@@ -191,9 +192,11 @@ func (e *exercise) deleteRoute(n, to *cluster.Node) {
 	}
 }
 
-// deletePodRoute deletes the default routes inside of a pod, as a program in the pod would. Nothing repairs them.
-func (e *exercise) deletePodRoute(p *cluster.Pod) {
-	e.t.Helper()
+// TestInsideOfAPod changes the network inside of a pod, as a program in the pod would. Audits report it, and repair
+// nothing. The report ends with the change.
+func TestInsideOfAPod(t *testing.T) {
+	e := startWith(t, cluster.Config{Linux: 2, Windows: 1, AgentFlags: []string{"--audit-interval=1s"}})
+	p := e.pods["server"]
 	inPod := func(args ...string) {
 		e.t.Helper()
 		if err := p.NS.Do(func() error { return exec.CommandContext(e.t.Context(), "ip", args...).Run() }); err != nil {
@@ -206,12 +209,26 @@ func (e *exercise) deletePodRoute(p *cluster.Pod) {
 		e.names("a deleted route inside of a pod", p.Node, trace("client", p.Name, 7000), 1, "attachment, test/"+p.Name, "default route by eth0",
 			"recreate the pod, or run there: ip "+family+" route add default via "+gateway)
 		e.names("a deleted route inside of a pod", p.Node, []string{"endpoints"}, 0, "default route by eth0")
+		e.names("a deleted route inside of a pod", p.Node, []string{"status"}, 0, "warning: endpoint ", "of pod test/"+p.Name+": default route by eth0")
+		time.Sleep(5 * time.Second) // five audits: more than an object that audits repair needs to be contested
+		if out, _ := e.ctl(p.Node, "status"); !strings.Contains(out, "default route by eth0") || strings.Contains(out, "another process") {
+			t.Errorf("status after five audits:\n%s", out)
+		}
 		inPod(repair...)
 	}
 	inPod("-4", "neigh", "replace", "169.254.1.1", "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
 	e.names("a changed neighbour inside of a pod", p.Node, trace("client", p.Name, 7000), 1, "neighbour 169.254.1.1 of eth0", "has another address than ")
 	inPod("-4", "neigh", "replace", "169.254.1.1", "lladdr", e.hostMAC(p), "dev", "eth0", "nud", "permanent")
 	e.names("a repaired pod", p.Node, trace("client", p.Name, 7000), 0, "intended: allow, installed: ")
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(300 * time.Millisecond) {
+		out, _ := e.ctl(p.Node, "status")
+		if !strings.Contains(out, "eth0 in ") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("status of a repaired pod:\n%s", out)
+		}
+	}
 }
 
 // hostMAC returns the hardware address of a pod's interface at its node.

@@ -25,6 +25,7 @@ var allParts = [...]string{"slot", "deny", "interface", "addresses", "routes"}
 type endpoint struct {
 	spec  dataplane.EndpointSpec
 	parts map[string]bool
+	inPod []string // what the pod changed
 }
 
 func (e *endpoint) missing() []string {
@@ -66,6 +67,9 @@ func (f *Fake) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (da
 		e.parts[part] = true
 		f.mu.Unlock()
 	}
+	f.mu.Lock()
+	e.inPod = nil // written again
+	f.mu.Unlock()
 	f.done("add", string(spec.ID))
 	return attachment(spec), nil
 }
@@ -194,7 +198,7 @@ func (f *Fake) Endpoints(ctx context.Context) ([]dataplane.Installed, error) {
 	defer f.mu.Unlock()
 	var all []dataplane.Installed
 	for id, e := range f.attached {
-		i := dataplane.Installed{ID: id, Unenforced: e.unenforced()}
+		i := dataplane.Installed{ID: id, Unenforced: e.unenforced(), InPod: slices.Clone(e.inPod)}
 		for _, part := range e.missing() {
 			i.Problems = append(i.Problems, part+" is missing")
 		}

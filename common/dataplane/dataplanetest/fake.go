@@ -104,6 +104,15 @@ func (f *Fake) Break(id model.EndpointID, part string) {
 	}
 }
 
+// ChangeInPod sets what differs inside of the pod of an attachment.
+func (f *Fake) ChangeInPod(id model.EndpointID, what ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.attached[id]; e != nil {
+		e.inPod = what
+	}
+}
+
 // SetCounters sets what Counters returns.
 func (f *Fake) SetCounters(c dataplane.Counters) {
 	f.mu.Lock()
