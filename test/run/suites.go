@@ -39,6 +39,7 @@ type report struct {
 var (
 	windowsReport = report{prefix: "windows: ", files: "build/windows/*"}
 	attackReport  = report{files: "build/attack/line"}
+	habitsReport  = report{files: "build/habits/line"}
 )
 
 // concurrent lists what has goroutines of its own, in so far as it needs no root. The
@@ -62,7 +63,7 @@ func wholeSuites() []suite {
 			// Its tests run the plugin, which they build: results in the cache may be those of another plugin.
 			{packages: []string{"./cni"}, flags: []string{"-count=1", "-short"}},
 		}},
-		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: []step{
+		{name: "test", summary: true, reports: []report{windowsReport, attackReport, habitsReport}, steps: []step{
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
 			// they compute, so more of them run than there are processors. make test has run go vet before.
 			{packages: []string{"./linux", "./test/wine", "./test/cluster", "./cmd/isthmus-agent", "./test/conformance", "./test/operator", "./linux/loader",
@@ -188,6 +189,7 @@ func environment() []string {
 		"ISTHMUS_TOOLS=all",
 		"ISTHMUS_WINDOWS_SUMMARY=" + absolute("build/windows"),
 		"ISTHMUS_ATTACK_SUMMARY=" + absolute("build/attack/line"),
+		"ISTHMUS_HABITS_SUMMARY=" + absolute("build/habits/line"),
 	}
 }
 
