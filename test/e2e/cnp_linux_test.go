@@ -32,6 +32,10 @@ func TestReadCNP(t *testing.T) {
 	if !strings.HasSuffix(out.String(), "cnp-conformance: run=2 passed=1 failed=1\n") {
 		t.Errorf("totals: %s", out.String())
 	}
+	skipping := strings.Replace(cnpOutput, "PASS: TestConformance/CNPB", "SKIP: TestConformance/CNPB", 1)
+	if cases, err = readCNP(skipping); err != nil || len(cases) != 2 || !cases[1].failed() {
+		t.Errorf("a case that the suite skipped: %v, %v", cases, err)
+	}
 	for what, text := range map[string]string{
 		"no case":              "--- FAIL: TestConformance (0.20s)\nFAIL\n",
 		"nothing":              "",
@@ -39,6 +43,26 @@ func TestReadCNP(t *testing.T) {
 	} {
 		if cases, err := readCNP(text); err == nil {
 			t.Errorf("%s: %v, want an error", what, cases)
+		}
+	}
+}
+
+// TestLeastCases checks that a run without a focus fails if fewer cases passed than the suite has.
+func TestLeastCases(t *testing.T) {
+	all := make([]testCase, least["cnp"])
+	for what, c := range map[string]struct {
+		cases []testCase
+		focus string
+		fails bool
+	}{
+		"all cases":        {all, "", false},
+		"one is missing":   {all[1:], "", true},
+		"one with a focus": {all[:1], "AdminTier", false},
+		"none with one":    {nil, "AdminTier", true},
+	} {
+		var out bytes.Buffer
+		if fails := (results{"cnp": c.cases}).print(&out, []string{"cnp"}, c.focus); fails != c.fails {
+			t.Errorf("%s: fails %t\n%s", what, fails, out.String())
 		}
 	}
 }

@@ -151,7 +151,7 @@ func run(ctx context.Context, args []string) (failed bool, err error) {
 		<-ctx.Done()
 	}
 	err = errors.Join(results.write(filepath.Join(c.report, "junit.xml")), results.table(filepath.Join(c.report, "summary.md")))
-	return results.print(os.Stdout, c.suites), err
+	return results.print(os.Stdout, c.suites, c.focus), err
 }
 
 // progress is the destination of say.
