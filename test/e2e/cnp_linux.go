@@ -41,7 +41,7 @@ func (l *lab) runCNP(ctx context.Context, name string) ([]testCase, error) {
 	_, version, _ := strings.Cut(filepath.Base(l.reference), ":")
 	cmd = exec.CommandContext(ctx, "nsenter", "--net="+l.fabric.Path(), "--", program, "-test.v", "-test.timeout=60m", "-test.run=^TestConformance$/"+l.focus,
 		"-cluster="+l.control.admin, "-report-output="+filepath.Join(l.report, "cnp-report.yaml"), "-organization=isthmus-net", "-project=isthmus", "-url="+homepage,
-		"-version="+version, "-contact="+homepage+"/issues", "-additional-info="+homepage+"/actions/workflows/e2e.yaml")
+		"-version="+version, "-contact="+homepage+"/issues", "-additional-info="+aboutReport(kernelHasSCTP()))
 	cmd.Stdout, cmd.Stderr = log, log
 	var ended *exec.ExitError
 	runErr := cmd.Run()
@@ -57,6 +57,18 @@ func (l *lab) runCNP(ctx context.Context, name string) ([]testCase, error) {
 		return nil, fmt.Errorf("%s: %w: look at %s", titles[name], err, log.Name())
 	}
 	return cases, nil
+}
+
+// withoutSCTP describes the SCTP packets of clusters on kernels that have none.
+const withoutSCTP = "this kernel has no SCTP: of SCTP only INIT and INIT ACK were sent, by raw sockets"
+
+// aboutReport returns what the report says about how it was made.
+func aboutReport(sctp bool) string {
+	const workflow = homepage + "/actions/workflows/e2e.yaml"
+	if sctp {
+		return workflow
+	}
+	return workflow + " (" + withoutSCTP + ")"
 }
 
 // cnpResult is the line with which Go reports a case of TestConformance.
@@ -91,7 +103,7 @@ func readCNP(text string) (cases []testCase, err error) {
 // printCNP prints the totals of the conformance tests.
 func printCNP(out io.Writer, cases []testCase) {
 	if !kernelHasSCTP() {
-		fmt.Fprintln(out, "cnp-conformance: this kernel has no SCTP: of SCTP only INIT and INIT ACK were sent, by raw sockets")
+		fmt.Fprintln(out, "cnp-conformance: "+withoutSCTP)
 	}
 	passed, failed := 0, 0
 	for _, c := range cases {

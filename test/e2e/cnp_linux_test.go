@@ -47,6 +47,16 @@ func TestReadCNP(t *testing.T) {
 	}
 }
 
+// TestAboutReport checks that the report of a kernel without SCTP says so.
+func TestAboutReport(t *testing.T) {
+	if got := aboutReport(true); got != "https://github.com/isthmus-net/isthmus/actions/workflows/e2e.yaml" {
+		t.Errorf("with SCTP: %s", got)
+	}
+	if got := aboutReport(false); !strings.Contains(got, "/e2e.yaml (this kernel has no SCTP: ") || !strings.Contains(got, "raw sockets") {
+		t.Errorf("without SCTP: %s", got)
+	}
+}
+
 // TestLeastCases checks that a run without a focus fails if fewer cases passed than the suite has.
 func TestLeastCases(t *testing.T) {
 	all := make([]testCase, least["cnp"])
