@@ -218,8 +218,9 @@ cnp-conformance: deps deps-e2e images ## The conformance tests of ClusterNetwork
 CLUSTER ?=
 
 .PHONY: cluster
+cluster: began := $(shell date +%s)
 cluster: deps deps-e2e images ## Run Kubernetes with Isthmus on this machine until make cluster-stop (needs root, 4 GB; docs/quickstart.md)
-	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab cluster up $(CLUSTER)
+	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab cluster up -began $(began) $(CLUSTER)
 
 .PHONY: cluster-stop
 cluster-stop: ## Remove what make cluster made (needs root)

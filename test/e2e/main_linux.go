@@ -30,6 +30,7 @@ type config struct {
 	suites   []string
 	focus    string
 	focusOwn *regexp.Regexp // for the cases of this repository
+	began    time.Time      // when make began to prepare the cluster; zero if not known
 	image    string
 	manifest string
 	remover  string
