@@ -318,7 +318,11 @@ func (l *lab) writeKubeconfig(port int) error {
 	}
 	server := l.server()
 	text = bytes.ReplaceAll(text, []byte(server), fmt.Appendf(nil, "https://127.0.0.1:%d", port))
-	if err := os.WriteFile(filepath.Join(l.report, "kubeconfig"), text, 0o600); err != nil {
+	file := filepath.Join(l.report, "kubeconfig")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return err
+	}
+	if err := giveToUser(file, os.Getenv("SUDO_UID"), os.Getenv("SUDO_GID")); err != nil {
 		return err
 	}
 	link := filepath.Join(l.report, "kubectl")
@@ -326,6 +330,22 @@ func (l *lab) writeKubeconfig(port int) error {
 		return err
 	}
 	return os.Symlink(filepath.Join(l.bin, "kubectl"), link)
+}
+
+// giveToUser makes the user who ran sudo the owner of a file. Without sudo it stays root's.
+func giveToUser(path, uid, gid string) error {
+	if uid == "" {
+		return nil
+	}
+	u, err := strconv.ParseUint(uid, 10, 31)
+	if err != nil {
+		return fmt.Errorf("SUDO_UID: %w", err)
+	}
+	g, err := strconv.ParseUint(gid, 10, 31)
+	if err != nil {
+		return fmt.Errorf("SUDO_GID: %w", err)
+	}
+	return os.Chown(path, int(u), int(g))
 }
 
 // example is the manifest that a new cluster starts with.
