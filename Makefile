@@ -100,6 +100,7 @@ images: ## Write container images for Linux and Windows into build/images, witho
 	done; done
 	@cd deploy/release && GOFLAGS= $(go) run . -licences-only "$(CURDIR)/build/images"
 	@cd deploy/images && $(go) run . -version "$(VERSION)" -bin ../../build/images -o ../../build/images
+	@echo 'build/images has the images with the tag $(VERSION): helm install ... --set image.tag=$(VERSION)'
 
 # A release: its files are in build/release/VERSION. SIGNING_KEY is a file, see docs/releases.md.
 SIGNING_KEY ?=
