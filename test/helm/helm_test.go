@@ -350,14 +350,16 @@ func TestPrivileges(t *testing.T) {
 // TestNotes reads the notes of an installation.
 func TestNotes(t *testing.T) {
 	const windows, loopback = "isthmus-agent-windows was not verified on real Windows", "Prometheus cannot reach the metrics, which listen on"
-	const apiServer = "WARNING: apiServer.host is empty"
+	const apiServer, services = "WARNING: apiServer.host is empty", "WARNING: windows.serviceCIDRs is empty"
 	for _, c := range []struct {
 		flags          string
 		wanted, absent []string
 	}{
-		{"windows.enabled=true", []string{windows, apiServer, loopback + " 127.0.0.1:9470", "\nto \"0.0.0.0:9470\""}, nil},
+		{"windows.enabled=true", []string{windows, apiServer, services, loopback + " 127.0.0.1:9470", "\nto \"0.0.0.0:9470\""}, nil},
 		{"windows.enabled=false", []string{"rollout status daemonset/isthmus-agent", loopback}, []string{windows, apiServer}},
 		{"apiServer.host=192.0.2.1", []string{windows}, []string{apiServer}},
+		{"windows.mode=overlay", []string{windows, apiServer}, []string{services}},
+		{"mode=policy", []string{windows}, []string{apiServer, services}}, // kube-proxy does not wait for the agent, and the chart refuses the ranges
 		{"agent.httpAddress=0.0.0.0:9470", []string{windows}, []string{loopback}},
 		{"admissionPolicy=false", []string{"WARNING: with admissionPolicy=false"}, nil},
 		{"uninstall=true", []string{"is being removed"}, []string{windows, loopback}},
