@@ -65,6 +65,27 @@ func sources(t *testing.T, suffix string) []source {
 	return all
 }
 
+var helmCommand = regexp.MustCompile(`helm (?:install|upgrade) isthmus (?:[^\n\x60\\]|\\\n)*`)
+
+// TestHelmCommands checks that commands in documents name a chart that the checkout has, and the namespace of the release.
+func TestHelmCommands(t *testing.T) {
+	found := 0
+	for _, f := range sources(t, ".md") {
+		for _, command := range helmCommand.FindAllString(f.text, -1) {
+			found++
+			if words := strings.Fields(command); words[3] != "deploy/helm/isthmus" {
+				t.Errorf("%s: %s: chart %s, want deploy/helm/isthmus", f.name, command, words[3])
+			}
+			if !strings.Contains(command, " --namespace isthmus-system") && !strings.Contains(command, " -n isthmus-system") {
+				t.Errorf("%s: %s: names no namespace", f.name, command)
+			}
+		}
+	}
+	if found < 8 {
+		t.Errorf("%d commands in documents, want 8 or more", found)
+	}
+}
+
 // Every file states its licence in its first line.
 func TestLicences(t *testing.T) {
 	for suffix, want := range map[string]string{
