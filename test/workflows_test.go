@@ -36,7 +36,7 @@ var (
 	checkFile   = regexp.MustCompile(`(?:\./|\brun: )((?:\.ci|deploy|cmd|test)/[\w./-]+)`)
 )
 
-// TestWorkflows checks points that actionlint does not cover: rights are limited, actions are
+// TestWorkflows checks points that actionlint does not cover: rights are limited, no secret is read, actions are
 // pinned, and the targets, packages and scripts that workflows run exist.
 func TestWorkflows(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
@@ -53,6 +53,9 @@ func TestWorkflows(t *testing.T) {
 		}
 		if strings.Contains(f.text, "pull_request_target") {
 			t.Errorf("%s runs code of others with rights of this repository", f.name)
+		}
+		if strings.Contains(f.text, "secrets.") {
+			t.Errorf("%s reads a secret: the signing key stays with the maintainers, and nothing else is secret", f.name)
 		}
 		if n, all := strings.Count(f.text, "timeout-minutes: "), strings.Count(f.text, "    runs-on: "); n != all {
 			t.Errorf("%s: %d of %d jobs have a timeout", f.name, n, all)
