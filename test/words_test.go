@@ -44,6 +44,8 @@ var banned = []struct {
 	{phrase(`terrains?`), "prefix tree"},
 	{phrase(`witness(?:es)?`), "placeholder pod"},
 	{phrase(`spared|sparing`), "exempt"},
+	{phrase(`takes? nothing in`), "drops packets"},
+	{phrase(`speaks? of`), "name, refer to"},
 }
 
 func phrase(alternatives string) *regexp.Regexp {
@@ -53,8 +55,8 @@ func phrase(alternatives string) *regexp.Regexp {
 // quotes names documents that are about the banned phrases themselves.
 var quotes = []string{"docs/glossary.md"}
 
-// TestWords checks the language of documents, of comments in Go and C, of names that Go files
-// declare, and of the introductions of corpus cases: no banned phrase, and no sentence of more
+// TestWords checks the language of documents, of comments in Go, C and YAML, of descriptions in YAML, of names that Go
+// files declare, and of the introductions of corpus cases: no banned phrase, and no sentence of more
 // than mostWords words. Messages of the product have no banned phrase, but may be tables.
 func TestWords(t *testing.T) {
 	check := func(name string, paragraphs []string) {
@@ -85,6 +87,9 @@ func TestWords(t *testing.T) {
 			}
 		}
 	}
+	for _, f := range sources(t, ".yaml") {
+		check(f.name, yamlTexts(f.text))
+	}
 	for _, f := range sources(t, ".txtar") {
 		introduction, _, _ := strings.Cut(f.text, "\n-- ")
 		if strings.Contains(f.name, "/script/") {
@@ -92,6 +97,31 @@ func TestWords(t *testing.T) {
 		}
 		check(f.name, paragraphs(strings.Split(introduction, "\n")))
 	}
+}
+
+// yamlTexts returns the paragraphs of the comments and the descriptions of a YAML file.
+func yamlTexts(text string) []string {
+	var lines []string
+	inside := -1 // the indentation of a description that has several lines
+	for line := range strings.SplitSeq(text, "\n") {
+		content := strings.TrimSpace(line)
+		indent := len(line) - len(strings.TrimLeft(line, " "))
+		comment, isComment := strings.CutPrefix(content, "#")
+		description, isDescription := strings.CutPrefix(content, "description: ")
+		switch {
+		case inside >= 0 && indent > inside:
+			lines = append(lines, content)
+		case isComment:
+			inside, lines = -1, append(lines, comment)
+		case isDescription && strings.HasPrefix(description, ">"):
+			inside, lines = indent, append(lines, "")
+		case isDescription:
+			inside, lines = -1, append(lines, "", description, "")
+		default:
+			inside, lines = -1, append(lines, "")
+		}
+	}
+	return paragraphs(lines)
 }
 
 // remarks keeps the comments of a script of commands, each as a paragraph.
@@ -154,6 +184,10 @@ func TestFaultsAreFound(t *testing.T) {
 	spoken := source{name: "x.go", text: "package x\n\nvar a, b, c = \"nobody\", \"nobody listens here\", `one\n\nit was made anew`\n"}
 	if got := bannedIn("x.go", messages(t, spoken)); len(got) != 2 {
 		t.Errorf("faults in messages %q, want 2", got)
+	}
+	manifest := "# Read by\n# somebody.\na: nobody\nb:\n  description: >-\n    Made\n    anew.\n  c: nobody\n  description: It is made anew.\n"
+	if got := faults("x.yaml", yamlTexts(manifest)); len(got) != 3 {
+		t.Errorf("faults in YAML %q, want 3", got)
 	}
 	for name, text := range map[string]string{
 		"x.go": "package x\n\n// F is read by somebody.\nfunc F() {}\n\nvar s = \"nobody\"\n\n// Output: nobody\n",
