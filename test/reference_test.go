@@ -8,6 +8,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -40,6 +41,35 @@ func TestFlagReference(t *testing.T) {
 		}
 		generated(t, "../docs/operate/flags.md", name, flagTable(t, string(help)))
 	}
+}
+
+// TestCommandReference checks that docs/isthmusctl-reference.md has every command of isthmusctl with its help text and
+// flags.
+func TestCommandReference(t *testing.T) {
+	dir := t.TempDir()
+	write := exec.Command("go", "run", "-buildvcs=false", "./cmd/isthmusctl", "docs", "--type=markdown", "--dir="+dir)
+	write.Dir = ".."
+	if out, err := write.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	pages, err := filepath.Glob(filepath.Join(dir, "*.md"))
+	if err != nil || len(pages) < 15 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	var b strings.Builder
+	for _, page := range pages {
+		raw, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _, _ := strings.Cut(string(raw), "\n### SEE ALSO\n")
+		text = strings.ReplaceAll(text, "\n### Synopsis\n", "")
+		for _, heading := range []string{"Examples", "Options inherited from parent commands", "Options"} {
+			text = strings.ReplaceAll(text, "\n### "+heading+"\n", "\n**"+heading+"**\n")
+		}
+		b.WriteString("\n" + strings.TrimSpace(text) + "\n")
+	}
+	generated(t, "../docs/isthmusctl-reference.md", "isthmusctl", b.String()+"\n")
 }
 
 // TestWindowsAnswers checks that docs/windows.md has the tables of all reports of real Windows hosts.
