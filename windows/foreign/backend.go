@@ -111,9 +111,6 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	if err != nil {
 		return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
 	}
-	if b.flows != nil {
-		b.flows.EndpointAdded(spec)
-	}
 	return a, nil
 }
 
@@ -145,12 +142,17 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	}
 	want, named := b.wanted[spec.ID]
 	denied := named && acl.Equal(want, acl.DenyAll())
-	if p, err := split(f.Policies); !known || before.HNS != e.HNS || denied || err != nil || len(p.own) == 0 {
+	p, err := split(f.Policies)
+	kept := known && before.HNS == e.HNS && !denied && err == nil && len(p.own) > 0
+	if !kept {
 		b.config.Step("deny endpoint")
 		if _, err := b.write(ctx, f, acl.DenyAll()); err != nil {
 			b.wanted[spec.ID], b.refused[spec.ID] = acl.DenyAll(), err.Error()
 			return a, err
 		}
+	}
+	if b.flows != nil {
+		b.flows.EndpointAdded(spec, kept)
 	}
 	a.MAC, _ = net.ParseMAC(strings.ReplaceAll(f.MACAddress, "-", ":"))
 	for _, c := range f.IPConfigurations {

@@ -5,18 +5,30 @@ package check
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
 
-// ctl runs a command line of isthmusctl.
-func ctl(args ...string) (status int, stdout, stderr string) { return clitest.Run(Commands, args...) }
+// ctl runs a command line of isthmusctl. A live comparison finds a difference, and says what it was asked.
+func ctl(args ...string) (status int, stdout, stderr string) {
+	return clitest.Run(func(e cli.Env) []*cobra.Command {
+		return Commands(e, func(_ context.Context, socket string, timeout time.Duration) error {
+			fmt.Fprintln(e.Stdout, "live", socket, timeout)
+			return cli.ErrNo
+		})
+	}, args...)
+}
 
 // shop is the start of a case in JSON Lines. Pod web of namespace shop accepts only pod api
 // on TCP port 80.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
@@ -59,6 +60,26 @@ func TestVerifyBadDocument(t *testing.T) {
 	status, out, errs := ctl("verify", "--manifests", dir)
 	if status != 2 || !strings.Contains(out, "verify: policies=2 ") || !strings.Contains(errs, "skipped: p.yaml: document 3") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+}
+
+// TestVerifyLive passes the flags on, and refuses those that do not go with --live.
+func TestVerifyLive(t *testing.T) {
+	for args, want := range map[string]struct {
+		status int
+		text   string
+	}{
+		"--live --socket /s --timeout 7s": {1, "live /s 7s\n"},
+		"--live":                          {1, "live " + socket.Default + " 30s\n"},
+		"--live -m .":                     {2, "leave out --manifests"},
+		"--live --kubeconfig x":           {2, "leave out --manifests, --kubeconfig"},
+		"--live -o sarif":                 {2, "leave out --output sarif"},
+		"--socket /s -m .":                {2, "--socket is for --live"},
+	} {
+		status, out, errs := ctl(append([]string{"verify"}, strings.Fields(args)...)...)
+		if status != want.status || !strings.Contains(out+errs, want.text) {
+			t.Errorf("verify %s: %d, %s%s, want %d with %q", args, status, out, errs, want.status, want.text)
+		}
 	}
 }
 
