@@ -20,7 +20,7 @@ type NodeStatus struct {
 	Name, Version string
 	// Mode is full, policy or observe.
 	Mode     string
-	Features      model.Features
+	Features model.Features
 	// Ready is true when a State of this agent is in force.
 	Ready bool
 	// Problems describe one problem each, with its remedy.
