@@ -61,6 +61,9 @@ var cases = []alertCase{
 	{"IsthmusAuditStale", map[string]string{`isthmus_audit_last_success_timestamp_seconds{instance="n1"}`: "0+60x60",
 		`isthmus_audit_last_success_timestamp_seconds{instance="n2"}`: "0x60"}, "31m", "", nil}, // n2 has audits turned off
 
+	{"IsthmusAuditStale", map[string]string{`isthmus_audit_last_success_timestamp_seconds{instance="n1"}`: "0x60", `isthmus_audit_runs_total{instance="n1",result="error"}`: "0+1x60",
+		`isthmus_audit_runs_total{instance="n1",result="clean"}`: "0x60"}, "31m", "No audit of n1 has succeeded since its start", on()},
+
 	{"IsthmusAddressesLow", map[string]string{`isthmus_ipam_addresses{instance="n1",pool="10.0.1.0/24",state="used"}`: "200x20",
 		`isthmus_ipam_addresses{instance="n1",pool="10.0.1.0/24",state="quarantined"}`: "10x20", `isthmus_ipam_addresses{instance="n1",pool="10.0.1.0/24",state="free"}`: "40x20"}, "15m", "", nil},
 	{"IsthmusAddressesLow", map[string]string{`isthmus_ipam_addresses{instance="n1",pool="10.0.1.0/24",state="used"}`: "240x20",
@@ -92,6 +95,8 @@ var cases = []alertCase{
 	{"IsthmusCountersStale", map[string]string{`isthmus_counters_timestamp_seconds{instance="n1"}`: "60x60"}, "21m", "The counters of n1 are 20m 0s old", on()},
 	{"IsthmusCountersStale", map[string]string{`isthmus_counters_timestamp_seconds{instance="n1"}`: "0+60x60"}, "21m", "", nil},
 
+	{"IsthmusCountersStale", map[string]string{`isthmus_counters_timestamp_seconds{instance="n1"}`: "0x60"}, "21m", "The counters of n1 were never read", on()},
+
 	{"IsthmusHNSErrors", map[string]string{`isthmus_hns_call_errors_total{instance="n1",op="CreateEndpoint",code="0x800705b4"}`: "0+2x40"}, "30m", "HNS on n1 refuses calls or does not answer", on()},
 	{"IsthmusHNSErrors", map[string]string{`isthmus_hns_call_errors_total{instance="n1",op="CreateEndpoint",code="ended"}`: "0+2x40", `isthmus_hns_call_errors_total{instance="n1",op="X",code="0x80070005"}`: "0x9 2x40"}, "30m", "", nil},
 
@@ -102,6 +107,16 @@ var cases = []alertCase{
 		"Agents on linux have 2 versions", map[string]string{"os": "linux"}},
 	{"IsthmusVersionsDiffer", map[string]string{`isthmus_build_info{instance="n1",os="linux",version="1"}`: "1x30 _x500", `isthmus_build_info{instance="n1",os="linux",version="2"}`: "_x31 1x500",
 		`isthmus_build_info{instance="w1",os="windows",version="1"}`: "1x500"}, "7h", "", nil}, // an upgrade
+
+	{"IsthmusRelayDown", map[string]string{`up{job="isthmus-system/isthmus-relay",instance="r1"}`: "1x5 0x30", `up{job="isthmus-system/isthmus-relay",instance="r2"}`: "1x40"}, "20m",
+		"The relay r1 cannot be scraped: clients and exports may get no flows", map[string]string{"instance": "r1", "job": "isthmus-system/isthmus-relay"}},
+	{"IsthmusRelayDown", map[string]string{`up{job="isthmus-relay",instance="r1"}`: "1x5 _x100"}, "60m", "No relay is left: clients and exports may get no flows", map[string]string{}},
+	{"IsthmusRelayDown", map[string]string{`up{job="isthmus-relay",instance="r1"}`: "1x5 0x5 1x30", `up{job="isthmus-relay",instance="r2"}`: "1x5 _x30", `up{job="other",instance="n1"}`: "0x40"}, "30m", "", nil},
+	{"IsthmusRelayDown", map[string]string{`up{job="isthmus-agent",instance="n1"}`: "1x60"}, "60m", "", nil}, // never installed
+
+	{"IsthmusRelayBlind", map[string]string{`isthmus_relay_nodes{instance="r1",state="connected"}`: "3x5 0x30", `isthmus_relay_nodes{instance="r1",state="unavailable"}`: "0x40"}, "20m",
+		"No agent answers the relay r1: its clients and exports get no flows", map[string]string{"instance": "r1", "state": "connected"}},
+	{"IsthmusRelayBlind", map[string]string{`isthmus_relay_nodes{instance="r1",state="connected"}`: "0x5 3x30", `isthmus_relay_nodes{instance="r1",state="unavailable"}`: "0x40"}, "20m", "", nil},
 
 	{"IsthmusRelayNodesUnavailable", map[string]string{`isthmus_relay_nodes{instance="r1",state="unavailable"}`: "0x3 2x30", `isthmus_relay_nodes{instance="r2",state="unavailable"}`: "0x3 2x30"}, "25m",
 		"The relay gets no flows of 2 nodes", map[string]string{}},
@@ -117,6 +132,10 @@ var cases = []alertCase{
 	{"IsthmusControllerAbsent", map[string]string{`isthmus_controller_leader{instance="c1"}`: "1x3 0x20", `isthmus_controller_leader{instance="c2"}`: "0x20"}, "12m",
 		"No isthmus-controller is the leader: new nodes get no pod range", map[string]string{}},
 	{"IsthmusControllerAbsent", map[string]string{`isthmus_controller_leader{instance="c1"}`: "1x3 0x20", `isthmus_controller_leader{instance="c2"}`: "0x5 1x20"}, "12m", "", nil},
+
+	{"IsthmusControllerAbsent", map[string]string{`isthmus_controller_leader{instance="c1"}`: "1x3 _x60", `isthmus_controller_leader{instance="c2"}`: "0x3 _x60"}, "30m",
+		"No isthmus-controller is the leader: new nodes get no pod range", map[string]string{}},
+	{"IsthmusControllerAbsent", map[string]string{`isthmus_ready{instance="n1"}`: "1x60"}, "30m", "", nil}, // never installed
 
 	{"IsthmusPodRangesExhausted", map[string]string{`isthmus_controller_nodes{instance="n1",state="waiting"}`: "0x3 2x20"}, "12m", "2 nodes wait for a pod range", on("state", "waiting")},
 	{"IsthmusPodRangesExhausted", map[string]string{`isthmus_controller_nodes{instance="n1",state="wrong"}`: "2x20", `isthmus_controller_nodes{instance="n1",state="waiting"}`: "0x20"}, "12m", "", nil},
