@@ -47,9 +47,9 @@ func (s *Server) follow(ctx context.Context, store *observe.Store) error {
 		s.unavailable.Store(nil)
 	}
 	var kept []observe.Delivery
-	for _, f := range past {
-		if f.Time.After(s.newest) { // not if the store was followed before
-			kept = append(kept, observe.Delivery{Flow: f})
+	for _, d := range past {
+		if d.Flow != nil && d.Flow.Time.After(s.newest) { // not if the store was followed before
+			kept = append(kept, observe.Delivery{Flow: d.Flow})
 		}
 	}
 	s.deliver(kept)

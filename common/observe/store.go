@@ -40,12 +40,14 @@ type Store struct {
 	latest func() *model.Snapshot
 
 	mutex   sync.Mutex
-	kept    []*Flow // a ring of Keep flows
-	next    int     // index of the oldest flow, once the ring is full
+	kept    []keptFlow // a ring of Keep flows
+	next    int        // index of the oldest flow, once the ring is full
 	readers map[*Reader]bool
 	stopped bool
 	seen    [Observed + 1]uint64 // by outcome
 	missed  uint64               // by followers that were too slow
+	// undelivered is the number of flows that the data path did not deliver.
+	undelivered uint64
 	// incomplete says which flows the data path does not report.
 	incomplete string
 	// owners belongs to the snapshot resolved, as of resolvedAt.
@@ -54,9 +56,15 @@ type Store struct {
 	resolvedAt time.Time
 }
 
+// keptFlow is a flow, with the number of flows that were not delivered before it.
+type keptFlow struct {
+	*Flow
+	before uint64
+}
+
 // Delivery is a flow for a follower, or the number of flows that it does not get.
 type Delivery struct {
-	// Flow is nil if the Delivery has numbers.
+	// Flow is nil if the Delivery has numbers only, which come before it.
 	Flow *Flow
 	// Missed is the number of selected flows, at this place, that the follower was too slow for.
 	Missed uint64
@@ -123,12 +131,13 @@ func (s *Store) named(e model.FlowEvent) *Flow {
 }
 
 func (s *Store) keep(f *Flow) {
+	k := keptFlow{f, s.undelivered}
 	switch {
 	case s.cfg.Keep == 0:
 	case len(s.kept) < s.cfg.Keep:
-		s.kept = append(s.kept, f)
+		s.kept = append(s.kept, k)
 	default:
-		s.kept[s.next] = f
+		s.kept[s.next] = k
 		s.next = (s.next + 1) % len(s.kept)
 	}
 }
@@ -140,6 +149,7 @@ func (s *Store) Undelivered(n uint64) {
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
+	s.undelivered += n
 	for r := range s.readers {
 		r.undelivered += n
 		r.wake()
@@ -201,25 +211,45 @@ func (r *Reader) take() (list []Delivery, stopped bool) {
 	return list, r.store.stopped
 }
 
-// Last returns up to n of the last flows that the filter selects, oldest first.
-func (s *Store) Last(n int, filter Filter) []*Flow {
+// Last returns up to n of the last flows that the filter selects, oldest first, and the numbers of flows between and after
+// them that were not delivered. With fewer than n flows these are all numbers since the oldest kept flow.
+func (s *Store) Last(n int, filter Filter) []Delivery {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.last(n, filter)
 }
 
-func (s *Store) last(n int, filter Filter) (found []*Flow) {
+func (s *Store) last(n int, filter Filter) (list []Delivery) {
+	if n <= 0 {
+		return nil
+	}
+	var found []keptFlow
 	for i := range s.kept {
-		if f := s.kept[(s.next+i)%len(s.kept)]; filter.Matches(f) {
-			found = append(found, f)
+		if k := s.kept[(s.next+i)%len(s.kept)]; filter.Matches(k.Flow) {
+			found = append(found, k)
 		}
 	}
-	return found[max(0, len(found)-n):]
+	var counted uint64 // flows that were not delivered
+	switch {
+	case len(found) >= n:
+		found = found[len(found)-n:]
+		counted = found[0].before
+	case len(s.kept) > 0 && len(s.kept) == s.cfg.Keep: // older flows were forgotten
+		counted = s.kept[s.next].before
+	}
+	for _, k := range found {
+		list = append(list, Delivery{Flow: k.Flow, Undelivered: k.before - counted})
+		counted = k.before
+	}
+	if s.undelivered > counted {
+		list = append(list, Delivery{Undelivered: s.undelivered - counted})
+	}
+	return list
 }
 
 // Follow is Last, and returns a Reader of later flows, without a gap in between. The caller must close the
 // Reader. The error is ErrReaders.
-func (s *Store) Follow(n int, filter Filter) ([]*Flow, *Reader, error) {
+func (s *Store) Follow(n int, filter Filter) ([]Delivery, *Reader, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if len(s.readers) == maxReaders || s.stopped {

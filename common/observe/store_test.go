@@ -40,8 +40,8 @@ func TestLast(t *testing.T) {
 			t.Fatal(err)
 		}
 		list := []uint16{}
-		for _, f := range s.Last(last, filter) {
-			list = append(list, f.DstPort)
+		for _, d := range s.Last(last, filter) {
+			list = append(list, d.Flow.DstPort)
 		}
 		return fmt.Sprint(list)
 	}
@@ -203,6 +203,45 @@ func TestReadersAreBounded(t *testing.T) {
 	}
 }
 
+// Kept flows come with the numbers of those that were not delivered between and after them.
+func TestLastUndelivered(t *testing.T) {
+	s := testStore(4, io.Discard)
+	last := func(n int, pods ...string) (text string) {
+		filter := Filter{}
+		if len(pods) > 0 {
+			filter.Namespace = pods[0]
+		}
+		for _, d := range s.Last(n, filter) {
+			if d.Undelivered > 0 {
+				text += fmt.Sprintf("-%d ", d.Undelivered)
+			}
+			if d.Flow != nil {
+				text += fmt.Sprintf("%d ", d.Flow.DstPort)
+			}
+		}
+		return strings.TrimSpace(text)
+	}
+	s.Undelivered(9)
+	if got := last(10); got != "-9" {
+		t.Errorf("no flow, and 9 not delivered: %q", got)
+	}
+	for n := range 6 {
+		s.Undelivered(uint64(n))
+		s.Add([]model.FlowEvent{flowTo(uint16(n), model.Deny)})
+	}
+	s.Undelivered(7)
+	for got, want := range map[string]string{
+		last(10):              "2 -3 3 -4 4 -5 5 -7", // those before the oldest kept flow are forgotten like the flows
+		last(2):               "4 -5 5 -7",
+		last(0):               "",
+		last(10, "elsewhere"): "-19",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestNamesAndLog(t *testing.T) {
 	var log strings.Builder
 	s := testStore(10, &log)
@@ -215,7 +254,7 @@ func TestNamesAndLog(t *testing.T) {
 	s.Add([]model.FlowEvent{rule, frame, echo})
 	past := s.Last(10, Filter{})
 	for i, want := range []string{"deny data/db ", "drop / ", "allow / node2"} {
-		if got := fmt.Sprintf("%s %s/%s %s", past[i].Outcome(), past[i].Peer.Namespace, past[i].Peer.Name, past[i].PeerNode); got != want {
+		if got := fmt.Sprintf("%s %s/%s %s", past[i].Flow.Outcome(), past[i].Flow.Peer.Namespace, past[i].Flow.Peer.Name, past[i].Flow.PeerNode); got != want {
 			t.Errorf("flow %d is %q, want %q", i, got, want)
 		}
 	}
@@ -246,7 +285,7 @@ func TestEveryOutcome(t *testing.T) {
 		if seen, _ := s.Totals(); seen[o] != 1 {
 			t.Errorf("outcome %s is counted as %v", o, seen)
 		}
-		if found := s.Last(8, Filter{Outcomes: []Outcome{o}}); len(found) != 1 || found[0].Outcome() != o {
+		if found := s.Last(8, Filter{Outcomes: []Outcome{o}}); len(found) != 1 || found[0].Flow.Outcome() != o {
 			t.Errorf("outcome %s: found %v", o, found)
 		}
 	}

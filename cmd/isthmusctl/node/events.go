@@ -43,7 +43,8 @@ reasons. Each event names the pod, the other end, and the policy and rule that d
 no events.
 
 The agent keeps the last 2048 events; --follow continues with new ones. --flow-event-rate of isthmus-agent limits the
-events of a pod per second; isthmus_flow_events_missed_total counts the others. "rules not known" means that the
+events of a pod per second. How many are missing, and where, is on the standard error, also without --follow;
+isthmus_flow_events_missed_total counts them. "rules not known" means that the
 agent no longer knows, or does not know yet, the policies that decided the flow.
 
 isthmusctl monitor is isthmusctl events --follow.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 
 	"google.golang.org/grpc"
@@ -101,13 +102,20 @@ func (s *inspectServer) events(b *inspect.Bundle) []byte {
 		b.About.Notes = append(b.About.Notes, "events: "+why)
 	}
 	var out bytes.Buffer
-	for _, f := range flows.Last(dumpEvents, observe.Filter{}) {
-		line, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(flowMessage(f))
+	var undelivered uint64
+	for _, d := range flows.Last(dumpEvents, observe.Filter{}) {
+		if undelivered += d.Undelivered; d.Flow == nil {
+			continue
+		}
+		line, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(flowMessage(d.Flow))
 		if err != nil {
 			continue // a name that is not valid UTF-8
 		}
 		out.Write(line)
 		out.WriteByte('\n')
+	}
+	if undelivered > 0 {
+		b.About.Notes = append(b.About.Notes, fmt.Sprintf("events: %d more were not delivered: over --flow-event-rate of isthmus-agent, or not read from the kernel in time", undelivered))
 	}
 	return out.Bytes()
 }

@@ -89,21 +89,19 @@ func (s *inspectServer) WatchFlows(r *isthmusv1.WatchFlowsRequest, stream grpc.S
 		case err != nil: // the client left
 			return nil
 		}
-		for _, d := range list {
-			m := &isthmusv1.WatchFlowsResponse{Missed: d.Missed, Undelivered: d.Undelivered}
-			if d.Flow != nil {
-				m.Event = flowMessage(d.Flow)
-			}
-			if err := stream.Send(m); err != nil {
-				return err
-			}
+		if err := sendFlows(stream, list); err != nil {
+			return err
 		}
 	}
 }
 
-func sendFlows(stream grpc.ServerStreamingServer[isthmusv1.WatchFlowsResponse], list []*observe.Flow) error {
-	for _, f := range list {
-		if err := stream.Send(&isthmusv1.WatchFlowsResponse{Event: flowMessage(f)}); err != nil {
+func sendFlows(stream grpc.ServerStreamingServer[isthmusv1.WatchFlowsResponse], list []observe.Delivery) error {
+	for _, d := range list {
+		m := &isthmusv1.WatchFlowsResponse{Missed: d.Missed, Undelivered: d.Undelivered}
+		if d.Flow != nil {
+			m.Event = flowMessage(d.Flow)
+		}
+		if err := stream.Send(m); err != nil {
 			return err
 		}
 	}

@@ -122,10 +122,14 @@ func event(m *observer.GetFlowsResponse) []byte {
 		return encode("flow", newRow(m))
 	case m.GetLostEvents() != nil:
 		return encode("lost", m.GetLostEvents().GetNumEventsLost())
+	case s.GetStateChange() == hubblerelay.NodeState_NODE_ERROR:
+		return encode("node", strings.Join(s.GetNodeNames(), ", ")+": does not report all flows: "+clip(s.GetMessage()))
 	case s.GetStateChange() == hubblerelay.NodeState_NODE_UNAVAILABLE || s.GetStateChange() == hubblerelay.NodeState_NODE_CONNECTED:
 		state := "connected"
 		if s.GetStateChange() == hubblerelay.NodeState_NODE_UNAVAILABLE {
-			state = "no answer"
+			if state = "no answer"; s.GetMessage() != "" {
+				state += ": " + clip(s.GetMessage())
+			}
 		}
 		return encode("node", strings.Join(s.GetNodeNames(), ", ")+": "+state)
 	}

@@ -144,8 +144,43 @@ type document struct {
 	Namespace, Problem string
 	Rows               []row
 	Missing            []string // nodes without an answer
-	At                 time.Time
+	Partial            []*partial
+	// Lost is the number of flows, of any verdict, that were lost while those of the page came.
+	Lost uint64
+	At   time.Time
 }
+
+// partial are nodes that report no flows or not all, for one reason.
+type partial struct {
+	Why   string
+	Nodes []string
+}
+
+// maxPartial bounds the reasons that a page shows, maxWhy each in bytes. Agents choose them.
+const maxPartial, maxWhy = 10, 300
+
+// addPartial adds nodes that do not report all flows.
+func (d *document) addPartial(s *hubblerelay.NodeStatusEvent) {
+	of := func(why string) *partial {
+		i := slices.IndexFunc(d.Partial, func(p *partial) bool { return p.Why == why })
+		if i < 0 {
+			return nil
+		}
+		return d.Partial[i]
+	}
+	why := clip(s.GetMessage())
+	if of(why) == nil && len(d.Partial) >= maxPartial {
+		why = "other reasons"
+	}
+	if of(why) == nil {
+		d.Partial = append(d.Partial, &partial{Why: why})
+	}
+	p := of(why)
+	p.Nodes = append(p.Nodes, s.GetNodeNames()...)
+}
+
+// clip shortens a text of an agent.
+func clip(text string) string { return strings.ToValidUTF8(text[:min(maxWhy, len(text))], "") }
 
 // denied shows the newest kept flows that were denied.
 func (h *Handler) denied(w http.ResponseWriter, r *http.Request) {
@@ -158,8 +193,12 @@ func (h *Handler) denied(w http.ResponseWriter, r *http.Request) {
 			if f := m.GetFlow(); f != nil {
 				d.Rows = append(d.Rows, newRow(m))
 			}
-			if s := m.GetNodeStatus(); s.GetStateChange() == hubblerelay.NodeState_NODE_UNAVAILABLE {
+			d.Lost += m.GetLostEvents().GetNumEventsLost()
+			switch s := m.GetNodeStatus(); s.GetStateChange() {
+			case hubblerelay.NodeState_NODE_UNAVAILABLE:
 				d.Missing = append(d.Missing, s.GetNodeNames()...)
+			case hubblerelay.NodeState_NODE_ERROR:
+				d.addPartial(s)
 			}
 			return nil
 		}})

@@ -7,6 +7,8 @@
   const live = document.getElementById('live')
   const pause = document.getElementById('pause')
   const table = document.getElementById('flows')
+  const shown = document.getElementById('shown')
+  const lost = document.getElementById('lost')
   let paused = false
   const events = new EventSource(live.dataset.events)
   const say = text => { if (live.textContent !== text) live.textContent = text }
@@ -22,8 +24,12 @@
     for (const text of [flow.from, flow.to, flow.port || 'none', flow.why || 'unknown', flow.node || 'hidden']) cell('td', text)
     table.prepend(row)
     while (table.rows.length > most) table.deleteRow(-1)
+    shown.textContent = table.rows.length
   })
-  events.addEventListener('lost', e => say(`${JSON.parse(e.data)} flows were lost before they arrived.`))
+  events.addEventListener('lost', e => {
+    lost.textContent = Number(lost.textContent) + JSON.parse(e.data)
+    say(`${JSON.parse(e.data)} flows were lost before they arrived.`)
+  })
   events.addEventListener('node', e => say(`Node ${JSON.parse(e.data)}`))
   events.addEventListener('end', e => { events.close(); say(`No new flows: ${JSON.parse(e.data)}`) })
   pause.hidden = false

@@ -61,6 +61,17 @@ func stateOf(state hubblerelay.NodeState, name string) *observer.GetFlowsRespons
 	return &observer.GetFlowsResponse{ResponseTypes: &observer.GetFlowsResponse_NodeStatus{NodeStatus: &hubblerelay.NodeStatusEvent{StateChange: state, NodeNames: []string{name}}}}
 }
 
+func lostOf(n uint64) *observer.GetFlowsResponse {
+	return &observer.GetFlowsResponse{ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: &flow.LostEvent{NumEventsLost: n}}}
+}
+
+// erring is the state of a node that does not report all flows.
+func erring(name, why string) *observer.GetFlowsResponse {
+	m := stateOf(hubblerelay.NodeState_NODE_ERROR, name)
+	m.GetNodeStatus().Message = why
+	return m
+}
+
 func (r *relay) GetFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServer[observer.GetFlowsResponse]) error {
 	if err := r.user(s.Context()); err != nil {
 		return err
@@ -69,7 +80,12 @@ func (r *relay) GetFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServ
 	r.requests = append(r.requests, q)
 	r.mutex.Unlock()
 	if err := s.Send(stateOf(hubblerelay.NodeState_NODE_UNAVAILABLE, "n2")); err != nil || !q.GetFollow() {
+		for i := range 12 {
+			_ = s.Send(erring(fmt.Sprintf("n%d", 10+i), "--flow-events=off <b>"))
+		}
+		_ = s.Send(lostOf(40))
 		_ = s.Send(flowOf("old", "a rule denies"))
+		_ = s.Send(lostOf(2))
 		return s.Send(flowOf(`"><script>alert(1)</script>`, "<script>"))
 	}
 	defer close(r.left)
@@ -219,7 +235,8 @@ func requests() []asked {
 		{"/", "", nil, 401, []string{"the token is missing or not valid", `name="namespace"`}},
 		{"/", "other", nil, 401, nil},
 		{"/", "admin", []string{"Authorization", "Bearer admin"}, 401, nil},
-		{"/", "admin", nil, 200, []string{"shop/old</td><td>192.0.2.1</td><td>TCP 443</td><td>a rule denies</td><td>n1", "these nodes are missing: n2", `data-events="/events"`, "08:00:00.000"}},
+		{"/", "admin", nil, 200, []string{"shop/old</td><td>192.0.2.1</td><td>TCP 443</td><td>a rule denies</td><td>n1", "these nodes are missing: n2", `<span id="shown">2</span> denied flows. Lost in that time: <span id="lost">42</span>`,
+			"These nodes do not report all flows: n10, n11, n12, n13, n14, n15, n16, n17, n18, n19 and more: --flow-events=off &lt;b&gt;</p>", `data-events="/events"`, "08:00:00.000"}},
 		{"/?namespace=shop", "admin", nil, 200, []string{`data-events="/events?namespace=shop"`, `value="shop"`}},
 		{"/", "shop", nil, 403, []string{"user &#34;shop&#34; may not get &lt;flows&gt;", `name="namespace"`}},
 		{"/?namespace=%22%3E%3Cscript%3E", "admin", nil, 400, []string{"give the name of a namespace"}},
@@ -356,7 +373,9 @@ func TestEvents(t *testing.T) {
 			expect(`data: {"time":"08:00:00.000","from":"shop/web\n\ndata: x","to":"192.0.2.1","port":"TCP 443","why":"a rule \u003cdenies\u003e","node":"n1"}`)
 			time.Sleep(100 * time.Millisecond)
 		}
-		r.next <- &observer.GetFlowsResponse{ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: &flow.LostEvent{NumEventsLost: 7}}}
+		r.next <- erring("n3", "--flow-events=off")
+		expect(`data: "n3: does not report all flows: --flow-events=off"`)
+		r.next <- lostOf(7)
 		expect("event: lost")
 		expect("data: 7")
 		if revoked {
