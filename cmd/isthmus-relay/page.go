@@ -37,6 +37,7 @@ func (o *options) servePage(ctx context.Context, r *relay.Relay, running *sync.W
 	}
 	limits := httpd.Defaults()
 	limits.Write = time.Minute // the first page about a large cluster
+	limits.Connections = 256   // a browser opens six
 	running.Go(func() {
 		if err := httpd.Serve(ctx, listener, handler, limits); err != nil {
 			log.Error("serve web pages", "error", err)

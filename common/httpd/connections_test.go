@@ -17,7 +17,7 @@ func TestLateReport(t *testing.T) {
 		defer theirs[i].Close()
 		defer ours[i].Close()
 	}
-	open := &connections{most: 2, entries: make(map[net.Conn]*list.Element)}
+	open := &connections{most: 2, entries: make(map[net.Conn]*list.Element), held: make(map[net.Conn]bool)}
 	for _, c := range ours {
 		open.note(c, http.StateNew)
 	}

@@ -68,6 +68,14 @@ func serve(t *testing.T, l httpd.Limits) (*counted, string) {
 			}
 		}
 	})
+	mux.HandleFunc("/hold", func(w http.ResponseWriter, r *http.Request) {
+		httpd.Hold(r.Context())
+		control := http.NewResponseController(w)
+		control.EnableFullDuplex()
+		fmt.Fprint(w, "begun ")
+		control.Flush()
+		io.Copy(w, r.Body)
+	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- httpd.Serve(ctx, listener, mux, l) }()
@@ -144,6 +152,38 @@ func TestHeldConnections(t *testing.T) {
 				t.Errorf("%d connections were open at a time, the limit is 16", n)
 			}
 		})
+	}
+}
+
+// TestHold holds a connection while others exceed the limit. After its request it counts again.
+func TestHold(t *testing.T) {
+	l := httpd.Defaults()
+	l.Connections = 4
+	listener, address := serve(t, l)
+	held := dial(t, address)
+	io.WriteString(held, "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+	r, err := http.ReadResponse(bufio.NewReader(held), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	crowd := func() {
+		for range 20 {
+			dial(t, address)
+			ask(t, address)
+		}
+	}
+	crowd()
+	io.WriteString(held, "end")
+	if b, err := io.ReadAll(r.Body); err != nil || string(b) != "begun end" {
+		t.Fatalf("a held connection: %q, %v", b, err)
+	}
+	crowd()
+	if _, err := held.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("an idle connection that was held before: %v, want it closed", err)
+	}
+	if n := listener.most.Load(); n > 4+1+2 {
+		t.Errorf("%d connections were open at a time, the limit is 4, and 1 is held", n)
 	}
 }
 

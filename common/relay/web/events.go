@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -92,6 +93,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 			text := event(m)
 			if !begun {
 				begun = true
+				httpd.Hold(r.Context()) // the relay has authenticated the client, and bounds its streams
 				w.Header().Set("Content-Type", "text/event-stream")
 			}
 			if len(text) == 0 {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -27,6 +28,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	hubblerelay "github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/page"
 )
@@ -390,6 +392,54 @@ func TestEvents(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("%s: the call of the relay does not end", name)
 		}
+	}
+}
+
+// Connections without a token do not close the stream of a client that has one.
+func TestEventsInACrowd(t *testing.T) {
+	r := &relay{next: make(chan *observer.GetFlowsResponse), left: make(chan struct{}), cluster: pods()}
+	h, err := New(r, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	limits := httpd.Defaults()
+	go func() { served <- httpd.Serve(ctx, l, h, limits) }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	a := get(t, "http://"+l.Addr().String()+"/events", "admin")
+	lines := bufio.NewScanner(a.Body)
+	for lines.Scan() && !strings.Contains(lines.Text(), "no answer") {
+	}
+	for range 2 * limits.Connections {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprint(c, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+		if answer, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || answer.StatusCode != http.StatusUnauthorized {
+			t.Fatalf("without a token: %v, %v", answer, err)
+		}
+	}
+	select {
+	case r.next <- lostOf(7):
+	case <-r.left:
+		t.Fatal("the stream has ended")
+	}
+	for lines.Scan() && lines.Text() != "data: 7" {
+	}
+	if lines.Text() != "data: 7" {
+		t.Errorf("the stream has ended: %v", lines.Err())
 	}
 }
 
