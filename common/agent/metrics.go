@@ -42,7 +42,7 @@ func newRegistry(a *Agent) *prometheus.Registry {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unpoliced, unsupported, objects, verdicts, drops, portDrops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows,
+	unpoliced, unsupported, objects, verdicts, drops, portDrops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, pathPods, pathUplinks, pathRanges, flows, missedFlows,
 	readers, counted, unenforced, broken, current, snapshot, pool, poolAdds *prometheus.Desc
 }
 
@@ -75,7 +75,10 @@ func newViewCollector(a *Agent) *viewCollector {
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
 		denied:      desc("deny_list_entries", "Deny list entries in force.", "family"),
 		denyDevices: desc("deny_list_device", "Always 1; an uplink that enforces deny lists with XDP, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
-		pathModes:   desc("data_path", "Modes of the parts of the data path; the value counts the pods, uplinks or remote pod ranges in that mode, or is 1.", "part", "mode"),
+		pathModes:   desc("data_path", "Always 1; a mode of a part of the data path that is in use.", "part", "mode"),
+		pathPods:    desc("data_path_pods", "Pods by the mode of a part of the data path that concerns single pods.", "part", "mode"),
+		pathUplinks: desc("data_path_uplinks", "Uplinks by the mode of their programs.", "mode"),
+		pathRanges:  desc("data_path_remote_ranges", "Pod ranges of other nodes by the path of their packets.", "mode"),
 		flows:       desc("flow_events_total", "Flow events that the agent has received, by verdict: allow, deny, drop or observe. Windows shows denied flows only, so there is no allow on its nodes.", "verdict"),
 		missedFlows: desc("flow_events_missed_total", "Flow events that were not delivered: over the rate limit of a pod (limited), not read in time (lost), or skipped for a slow client (slow_reader).", "reason"),
 		pool:        desc("endpoint_pool", "Endpoints that are prepared for pods to come, by state: ready, preparing, and wanted, the sum that the agent aims at.", "state"),
@@ -88,7 +91,7 @@ func newViewCollector(a *Agent) *viewCollector {
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.unenforced, c.unpoliced, c.broken, c.current, c.snapshot,
 		c.counted, c.portDrops, c.readers, c.applied, c.addresses, c.unsupported,
-		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes,
+		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.pathPods, c.pathUplinks, c.pathRanges,
 		c.flows, c.missedFlows, c.pool, c.poolAdds} {
 		ch <- d
 	}
@@ -188,7 +191,16 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.denyDevices, prometheus.GaugeValue, 1, d.Name, d.Mode)
 	}
 	for _, w := range n.PathModes {
-		ch <- prometheus.MustNewConstMetric(c.pathModes, prometheus.GaugeValue, float64(w.Count), w.Part, w.Mode)
+		ch <- prometheus.MustNewConstMetric(c.pathModes, prometheus.GaugeValue, 1, w.Part, w.Mode)
+		count := float64(w.Count)
+		switch w.Part { // others concern the whole node
+		case "pods", "foreign_addresses":
+			ch <- prometheus.MustNewConstMetric(c.pathPods, prometheus.GaugeValue, count, w.Part, w.Mode)
+		case "uplinks":
+			ch <- prometheus.MustNewConstMetric(c.pathUplinks, prometheus.GaugeValue, count, w.Mode)
+		case "other_nodes":
+			ch <- prometheus.MustNewConstMetric(c.pathRanges, prometheus.GaugeValue, count, w.Mode)
+		}
 	}
 }
 

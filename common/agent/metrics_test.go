@@ -133,7 +133,7 @@ func TestHTTP(t *testing.T) {
 		var n dataplane.Counters
 		n.Verdicts[model.Ingress][model.Deny], n.Counted = 12, model.AllFlows
 		n.Drops = map[string]uint64{"malformed": 3}
-		n.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 2}}
+		n.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 2}, {Part: "other_nodes", Mode: "direct_routes", Count: 3}, {Part: "uplinks", Mode: "native", Count: 4}}
 		r.fake.SetCounters(n)
 		r.settle()
 		if status, _ := r.get("/readyz"); status != http.StatusOK {
@@ -156,7 +156,11 @@ func TestHTTP(t *testing.T) {
 			`isthmus_verdicts_total{direction="ingress",verdict="deny"}`:     "12",
 			`isthmus_verdicts_total{direction="egress",verdict="allow"}`:     "0",
 			`isthmus_drops_total{reason="malformed"}`:                        "3",
-			`isthmus_data_path{mode="tcx",part="pods"}`:                      "2",
+			`isthmus_data_path{mode="tcx",part="pods"}`:                      "1",
+			`isthmus_data_path{mode="direct_routes",part="other_nodes"}`:     "1",
+			`isthmus_data_path_pods{mode="tcx",part="pods"}`:                 "2",
+			`isthmus_data_path_remote_ranges{mode="direct_routes"}`:          "3",
+			`isthmus_data_path_uplinks{mode="native"}`:                       "4",
 			`isthmus_apply_errors_total`:                                     "0",
 			`isthmus_problems{kind="policy"}`:                                "0",
 			`isthmus_endpoints_unenforced`:                                   "0",

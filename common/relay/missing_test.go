@@ -5,6 +5,8 @@ package relay
 import (
 	"bytes"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -59,5 +61,18 @@ func TestMissingNodes(t *testing.T) {
 	}
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "answers again") {
 		t.Errorf("a node is back:\n%s", text)
+	}
+}
+
+// TestOpenMetrics reads the metrics as Prometheus does.
+func TestOpenMetrics(t *testing.T) {
+	r := New(NewPool(nil, quietLog), nil, "1", quietLog)
+	q := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	q.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
+	a := httptest.NewRecorder()
+	r.Handler().ServeHTTP(a, q)
+	if kind := a.Header().Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") || !strings.HasSuffix(a.Body.String(), "# EOF\n") ||
+		!strings.Contains(a.Body.String(), "isthmus_relay_flows_lost_total 0.0\n") {
+		t.Errorf("%s:\n%s", kind, a.Body)
 	}
 }

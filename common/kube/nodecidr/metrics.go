@@ -54,5 +54,5 @@ func (m *metrics) note(p nodeipam.Plan) {
 }
 
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, MaxRequestsInFlight: httpd.Scrapes})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, MaxRequestsInFlight: httpd.Scrapes, EnableOpenMetrics: true})
 }
