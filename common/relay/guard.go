@@ -26,8 +26,8 @@ import (
 const (
 	// checkEvery is the interval of checking whether the client of a stream still may read it.
 	checkEvery = 30 * time.Second
-	// maxStreams bounds the streams of all clients. Each is a stream of every agent, of whose streams a relay takes a quarter: two
-	// relays, and a third one during an update, leave some for exports, calls about a node and the tools on it.
+	// maxStreams bounds the streams of all clients. Each is a stream of every agent, of whose streams a relay takes a quarter. So
+	// two relays, and a third one during an update, leave some for exports, calls about a node and the tools on it.
 	maxStreams = hubble.MaxStreams / 4
 	// maxUserStreams bounds the streams of a user, maxCalls the calls on a connection of a client.
 	maxUserStreams, maxCalls = 16, 64
