@@ -216,7 +216,7 @@ func TestPacketTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newSmoke(o, nil, &bytes.Buffer{})
+		s := newSmoke(o, simulated{hnstest.NewFake(hns.Server2022)}, &bytes.Buffer{})
 		s.namespaces = []string{"a", "b"}
 		passed := s.conformanceArgs()
 		if i := slices.Index(passed, "--packet-time"); i < 0 || passed[i+1] != want {
