@@ -84,3 +84,20 @@ func TestWorkflows(t *testing.T) {
 		t.Errorf("%d targets, packages and scripts found in workflows, want 8 or more", called)
 	}
 }
+
+// TestWindowsPaths checks that a change of what windows.yaml builds and tests starts it.
+func TestWindowsPaths(t *testing.T) {
+	text, err := os.ReadFile("../.github/workflows/windows.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := regexp.MustCompile(` \./([a-z]+)/`).FindAllSubmatch(text, -1)
+	if len(used) < 6 {
+		t.Fatalf("%d paths found, want 6 or more", len(used))
+	}
+	for _, m := range used {
+		if top := string(m[1]); !strings.Contains(string(text), `      - "`+top+`/`) {
+			t.Errorf("windows.yaml uses ./%s, and no path of pull_request begins with it", top)
+		}
+	}
+}
