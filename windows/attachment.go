@@ -22,7 +22,7 @@ import (
 // attachment describes an endpoint to the runtime. list holds the endpoints of the network, including the
 // host's.
 func (b *Backend) attachment(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, spec dataplane.EndpointSpec) dataplane.Attachment {
-	a := dataplane.Attachment{MAC: parseMAC(e.MACAddress), MTU: b.config.mtu()}
+	a := dataplane.Attachment{MAC: parseMAC(e.MACAddress), MTU: b.mtu()}
 	if b.config.Mode == Overlay {
 		a.HostMAC = parseMAC(fabric.TunnelMAC(n))
 	} else if host := findNamed(list, b.config.hostEndpointName()); host != nil {
@@ -34,6 +34,18 @@ func (b *Backend) attachment(n *hns.Network, list []hns.Endpoint, e *hns.Endpoin
 		a.Gateways = append(a.Gateways, b.config.nextHop(p))
 	}
 	return a
+}
+
+// mtu returns the MTU of pods, for the result of ADD only: HNS chooses it. On L2Bridge it is that of the uplink, or the
+// usual one while the agent does not know the interfaces of the host.
+func (b *Backend) mtu() int {
+	if b.config.Mode == Overlay {
+		return underlayMTU - 50
+	}
+	if b.hostFabric != nil && b.hostFabric.MTU() > 0 {
+		return b.hostFabric.MTU()
+	}
+	return underlayMTU
 }
 
 // DeleteEndpoint removes an attachment, complete or not.

@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostaddr"
+	"github.com/isthmus-net/isthmus/windows/hostfabric"
 	"github.com/isthmus-net/isthmus/windows/outbound"
 	"github.com/isthmus-net/isthmus/windows/prepared"
 )
@@ -48,6 +49,8 @@ type Backend struct {
 	// components are the features besides the policy core, the fabric among them.
 	components dataplane.Components
 	fabric     *fabric.Fabric
+	// hostFabric is nil without the Stack of the Config.
+	hostFabric *hostfabric.HostFabric
 	deny       *denylist.DenyList
 	// addresses follows the addresses of the host. The options have those of the last Apply.
 	addresses *hostaddr.Watch

@@ -31,7 +31,8 @@ func (b *Backend) makeComponents() {
 			cfg.Gateways = append(cfg.Gateways, hostAddress(p))
 		}
 	}
-	b.components = append(b.components, hostfabric.New(cfg, host))
+	b.hostFabric = hostfabric.New(cfg, host)
+	b.components = append(b.components, b.hostFabric)
 }
 
 // applyComponents applies a State to the components.

@@ -281,13 +281,5 @@ func (c Config) rangeOf(a netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// underlayMTU is the underlay MTU that HNS assumes, in bytes; VXLAN needs 50 of them.
+// underlayMTU is the underlay MTU that HNS assumes for overlay networks, in bytes; VXLAN needs 50 of them.
 const underlayMTU = 1500
-
-// mtu returns the MTU of pods.
-func (c Config) mtu() int {
-	if c.Mode == Overlay {
-		return underlayMTU - 50
-	}
-	return underlayMTU
-}

@@ -114,6 +114,20 @@ func (f *HostFabric) Problems() []string { return f.compared.Problems }
 // Facts implements dataplane.Describer.
 func (f *HostFabric) Facts() []string { return f.facts }
 
+// MTU returns the smallest MTU of the interfaces with the node's addresses, in bytes; 0 before they are known. Windows gives
+// it to pods of an L2Bridge network.
+func (f *HostFabric) MTU() (mtu int) {
+	if f.last == nil {
+		return 0
+	}
+	for _, i := range f.last.uplinks {
+		if mtu == 0 || i.MTU < mtu {
+			mtu = i.MTU
+		}
+	}
+	return mtu
+}
+
 // PathModes returns nil: Facts has the details.
 func (f *HostFabric) PathModes() []dataplane.PathMode { return nil }
 

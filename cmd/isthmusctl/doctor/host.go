@@ -4,6 +4,8 @@ package doctor
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
@@ -31,20 +33,29 @@ func cloudFindings(vendor, product string) []Finding {
 // hostFindings checks forwarding and MTU of a Windows host. endpoint is the name of the host's endpoint on
 // the network; without its interface the host does not route for pods.
 func hostFindings(routes []hostroute.Route, interfaces []hostroute.Interface, endpoint string) (found []Finding) {
-	crossed, uplink := make(map[uint32]bool), make(map[uint32]bool)
+	type side struct {
+		index  uint32
+		family hostroute.Family
+	}
+	crossed, uplink := make(map[side]bool), make(map[uint32]bool)
 	for _, r := range routes {
 		if r.Protocol == hostroute.NetMgmt && r.Metric == hostfabric.Metric {
-			crossed[r.Interface] = true
+			crossed[side{r.Interface, hostroute.FamilyOf(r.Destination.Addr())}] = true
 		}
 		if r.Destination.Bits() == 0 {
 			uplink[r.Interface] = true
 		}
 	}
 	for _, i := range interfaces {
-		if crossed[i.Index] || strings.Contains(i.Name, "("+endpoint+")") {
-			f := Finding{Check: "forwarding", Severity: Good, What: fmt.Sprintf("on for interface %q", i.Name)}
-			if !i.Forwarding[hostroute.IPv4] {
-				f = Finding{"forwarding", Bad, fmt.Sprintf("off for interface %q", i.Name), "pods of an l2bridge network do not reach other nodes",
+		own := strings.Contains(i.Name, "("+endpoint+")")
+		for _, family := range []hostroute.Family{hostroute.IPv4, hostroute.IPv6} {
+			// The host's endpoint has an address in each pod range of the node, of which one is for IPv4.
+			if !crossed[side{i.Index, family}] && !(own && (family == hostroute.IPv4 || hasGlobal6(i))) {
+				continue
+			}
+			f := Finding{Check: "forwarding", Severity: Good, What: fmt.Sprintf("%s on for interface %q", family, i.Name)}
+			if !i.Forwarding[family] {
+				f = Finding{"forwarding", Bad, fmt.Sprintf("%s off for interface %q", family, i.Name), "pods of an l2bridge network do not reach other nodes",
 					"start isthmus-agent without --fabric=none; if it runs, look for the program that turns forwarding off"}
 			}
 			found = append(found, f)
@@ -55,4 +66,9 @@ func hostFindings(routes []hostroute.Route, interfaces []hostroute.Interface, en
 		}
 	}
 	return found
+}
+
+// hasGlobal6 reports whether an interface has an IPv6 address besides link-local ones, which every interface has.
+func hasGlobal6(i hostroute.Interface) bool {
+	return slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() })
 }

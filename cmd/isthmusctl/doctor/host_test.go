@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestClouds(t *testing.T) {
 	}
 }
 
-// TestHost: the interfaces that pod traffic crosses must forward, others need not.
+// TestHost: the interfaces that pod traffic crosses must forward, in each IP version of pods; others need not.
 func TestHost(t *testing.T) {
 	routes := []hostroute.Route{
 		{Destination: netip.MustParsePrefix("0.0.0.0/0"), NextHop: netip.MustParseAddr("192.168.0.254"), Interface: 9, Protocol: hostroute.NetMgmt},
@@ -42,6 +43,19 @@ func TestHost(t *testing.T) {
 		}
 		interfaces[i].Forwarding[hostroute.IPv4] = true
 	}
+	interfaces[1].Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.1.2/24"), netip.MustParsePrefix("fe80::2/64")}
+	if all := hostFindings(routes, interfaces, "isthmus_ep"); len(all) != 2 || Worst(all) != Good {
+		t.Errorf("without IPv6 pods: %+v", all)
+	}
+	dual := append(routes, hostroute.Route{Destination: netip.MustParsePrefix("fd00:2::/64"), NextHop: netip.MustParseAddr("fd00:ffff::2"), Interface: 9, Metric: hostfabric.Metric, Protocol: hostroute.NetMgmt})
+	interfaces[1].Addresses = append(interfaces[1].Addresses, netip.MustParsePrefix("fd00:1::2/64"))
+	for _, want := range []string{`IPv6 off for interface "vEthernet (Ethernet)"`, `IPv6 off for interface "vEthernet (isthmus_ep)"`} {
+		all := hostFindings(dual, interfaces, "isthmus_ep")
+		if len(all) != 4 || !slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Bad && f.What == want }) {
+			t.Errorf("want %s: %+v", want, all)
+		}
+	}
+	interfaces[1].Addresses = nil
 	interfaces[0].MTU = 1460
 	if all := hostFindings(routes, interfaces, "isthmus_ep"); len(all) != 3 || Worst(all) != Warning {
 		t.Errorf("%+v", all)
