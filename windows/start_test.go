@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,34 +177,29 @@ func TestStartEndpointHangs(t *testing.T) {
 	for _, op := range []string{"CreateEndpoint", "AttachEndpoint"} {
 		t.Run(op, func(t *testing.T) {
 			c := bridgeConfig()
-			c.CallDeadline = 200 * time.Millisecond
+			c.CallDeadline = 3 * time.Second // the others take milliseconds
 			n := newNode(t, hns.Server2022, c)
-			release := make(chan struct{})
-			var once sync.Once
+			release, hangs := make(chan struct{}), make(chan struct{})
+			var first atomic.Bool
 			n.fake.Before(func(o, _ string) error {
-				first := false
-				if o == op {
-					once.Do(func() { first = true })
-				}
-				if first {
+				if o == op && first.CompareAndSwap(false, true) {
+					close(hangs)
 					<-release
 				}
 				return nil
 			})
 			specs := n.several(3)
 			hung := n.begin(specs[0])
-			for n.count("Namespace") < 1 {
-				time.Sleep(time.Millisecond)
-			}
-			time.Sleep(20 * time.Millisecond) // it hangs before the other calls
-			began := time.Now()
+			<-hangs // before the other calls begin
 			for _, b := range []begun{n.begin(specs[1]), n.begin(specs[2])} {
 				if err := b.end(); err != nil {
 					t.Errorf("beside: %v", err)
 				}
 			}
-			if took := time.Since(began); took > 150*time.Millisecond {
-				t.Logf("others took %s: the machine is busy", took)
+			select {
+			case <-hung.done:
+				t.Error("the others have waited for the call that hangs")
+			default:
 			}
 			n.apply(peerState(specs[1], "10.0.2.7"))
 			if err := hung.end(); err == nil || hns.Code(err) != hns.CodeTimeout {
