@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
 
-// ctl runs a command line of isthmusctl. A live comparison finds a difference, and says what it was asked.
+// ctl runs a command line of isthmusctl. A live comparison finds a difference, and prints its arguments.
 func ctl(args ...string) (status int, stdout, stderr string) {
 	return clitest.Run(func(e cli.Env) []*cobra.Command {
 		return Commands(e, func(_ context.Context, socket string, timeout time.Duration) error {
