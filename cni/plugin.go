@@ -81,8 +81,8 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 
 func overridden(s string) bool { return strings.EqualFold(s, "true") || s == "1" }
 
-// Del removes an attachment. In mode policy it also succeeds if nobody listens on the agent's socket: pods of the
-// other plugin must end although the agent is gone. The next agent removes what is left of them.
+// Del removes an attachment. In mode policy it also succeeds if no process listens on the agent's socket: pods of
+// the other plugin must end although the agent is gone. The next agent removes what is left of them.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
 	conf, err := ParseConf(args.StdinData)
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *Plugin) call(conf *Conf, away uint, kind cniframe.Kind, request, answer
 	return err
 }
 
-// exchange is call. absent reports whether it failed because nobody listens on the agent's socket.
+// exchange is call. absent reports whether it failed because no process listens on the agent's socket.
 func (p *Plugin) exchange(conf *Conf, away uint, kind cniframe.Kind, request, answer any) (absent bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), conf.Timeout)
 	defer cancel()

@@ -393,8 +393,8 @@ func TestPolicyModeAgents(t *testing.T) {
 	r.wantError(out, status, 11, "isthmus-agent is not reachable")
 }
 
-// TestDelWithoutAgent checks that pods of the other plugin end although nobody listens on the socket. An agent that
-// is there decides; one that cannot be asked is no reason to lose the DEL.
+// TestDelWithoutAgent checks that pods of the other plugin end although no process listens on the socket. The answer of
+// an agent counts, and an agent that hangs must not lose the DEL.
 func TestDelWithoutAgent(t *testing.T) {
 	r := record(t)
 	dir, agent := filepath.Dir(r.socket), r.socket

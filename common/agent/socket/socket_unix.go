@@ -128,7 +128,7 @@ func Dial(ctx context.Context, path string) (net.Conn, error) {
 	return c, nil
 }
 
-// Absent reports whether an error of Dial says that nobody listens on the socket.
+// Absent reports whether an error of Dial says that no process listens on the socket.
 func Absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }

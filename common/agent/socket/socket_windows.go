@@ -66,5 +66,5 @@ func checkOwner(c net.Conn) error {
 	return nil
 }
 
-// Absent reports whether an error of Dial says that nobody listens on the pipe.
+// Absent reports whether an error of Dial says that no process listens on the pipe.
 func Absent(err error) bool { return errors.Is(err, os.ErrNotExist) }
