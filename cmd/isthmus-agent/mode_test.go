@@ -49,7 +49,7 @@ func TestPolicyModeFlags(t *testing.T) {
 		t.Errorf("mode observe on windows: %v", err)
 	}
 	o, f = parse("--node-name=n", "--mode=policy", "--hns-timeout=1m", "--cni-bin-dir="+filepath.Join(dir, "bin"), "--cni-conf-dir="+filepath.Join(dir, "net.d"))
-	if err := o.check(f, "windows"); err != nil || o.observation("windows") != model.ObserveNone {
+	if err := o.check(f, "windows"); err != nil || o.observation("windows") != model.ObserveRefused {
 		t.Errorf("mode policy on windows: %v, observation %d", err, o.observation("windows"))
 	}
 	o, f = parse("--node-name=n", "--mode=policy", "--hns-network=isthmus", "--endpoint-pool=auto")

@@ -98,11 +98,12 @@ const (
 // besides reports whether another CNI plugin makes the interfaces of pods.
 func (o *options) besides() bool { return o.mode == modePolicy || o.mode == modeObserve }
 
-// observation returns which pods are observed. HNS cannot report what an ACL would deny, so Windows enforces always.
+// observation returns which pods are observed. HNS cannot report what an ACL would deny, so Windows enforces always, and reports
+// namespaces that ask for observation.
 func (o *options) observation(goos string) model.Observation {
 	switch {
-	case goos == "windows":
-		return model.ObserveNone
+	case goos == "windows" && o.besides():
+		return model.ObserveRefused
 	case o.mode == modePolicy:
 		return model.ObserveSome
 	case o.mode == modeObserve:

@@ -26,6 +26,9 @@ const (
 	ObserveSome
 	// ObserveAll: pods are observed, except those of namespaces that ask for enforcement.
 	ObserveAll
+	// ObserveRefused: policy is enforced on every pod, because the data path cannot report what policy would drop.
+	// Namespaces that ask for observation are reported.
+	ObserveRefused
 )
 
 // EnforcementProblem says what is wrong with a value of AnnotationEnforcement; "" if nothing is.
@@ -38,6 +41,18 @@ func EnforcementProblem(value string) string {
 		value = value[:60] + "..."
 	}
 	return fmt.Sprintf("%q is neither %s nor %s: policy is enforced on the pods of the namespace; correct or remove the annotation", value, Enforce, Observe)
+}
+
+// Problem says why a value of AnnotationEnforcement has not the effect on a node that it asks for; "" if it has. A node
+// that never observes ignores the annotation.
+func (o Observation) Problem(value string) string {
+	switch {
+	case o == ObserveNone:
+		return ""
+	case o == ObserveRefused && value == Observe:
+		return "this node cannot report what policy would drop: policy is enforced on the pods of the namespace here; schedule them on Linux nodes, or remove the annotation"
+	}
+	return EnforcementProblem(value)
 }
 
 // Observes reports whether the pods of a namespace are observed. ns is nil if the namespace is not known. A value

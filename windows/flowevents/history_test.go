@@ -123,7 +123,7 @@ func TestPodOfEarlierAgent(t *testing.T) {
 	if got := explained(); got != "nothing" {
 		t.Errorf("an event without a meaning: %s", got)
 	}
-	h.attach(spec, false) // made anew
+	h.attach(spec, false) // recreated
 	if got := explained(); got != "policy not known yet" {
 		t.Errorf("a new endpoint: %s", got)
 	}

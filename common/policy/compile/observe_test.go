@@ -59,12 +59,21 @@ func TestEnforcementReports(t *testing.T) {
 	}
 	c := compile.New()
 	for name, ns := range was.Namespaces.All() {
-		typo := *ns
-		typo.Enforcement = "obsreve"
-		s := *was
-		s.Namespaces = was.Namespaces.With(name, &typo)
+		typo, asks := *ns, *ns
+		typo.Enforcement, asks.Enforcement = "obsreve", model.Observe
+		s, refused := *was, *was
+		s.Namespaces, refused.Namespaces = was.Namespaces.With(name, &typo), was.Namespaces.With(name, &asks)
+		for o, reports := range map[model.Observation]bool{model.ObserveNone: false, model.ObserveSome: false, model.ObserveRefused: true} {
+			_, all := c.Compile(compile.Input{Snapshot: &refused, Node: "node1", Endpoints: endpoints, Observe: o})
+			got := slices.ContainsFunc(all, func(u model.Unsupported) bool {
+				return u.Policy == model.Origin{Kind: "Namespace", Name: name} && strings.Contains(u.String(), "this node cannot report what policy would drop")
+			})
+			if want := reports && used[name]; got != want {
+				t.Errorf("namespace %s asks for observation, mode %d: reported %t, want %t: %v", name, o, got, want, all)
+			}
+		}
 		for _, in := range []*model.Snapshot{was, &s} {
-			for o, observing := range map[model.Observation]bool{model.ObserveNone: false, model.ObserveSome: true, model.ObserveAll: true} {
+			for o, observing := range map[model.Observation]bool{model.ObserveNone: false, model.ObserveSome: true, model.ObserveAll: true, model.ObserveRefused: true} {
 				_, all := c.Compile(compile.Input{Snapshot: in, Node: "node1", Endpoints: endpoints, Observe: o})
 				got := slices.ContainsFunc(all, func(u model.Unsupported) bool {
 					return u.Policy == model.Origin{Kind: "Namespace", Name: name} && strings.Contains(u.String(), `isthmus.dev/enforcement on  (): refused: "obsreve" is neither`)

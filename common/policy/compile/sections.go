@@ -37,8 +37,7 @@ func refreshSections(s *model.State, d *difference, now *model.Snapshot) {
 	}
 }
 
-// enforcementReports returns the namespaces of endpoints whose annotation about observation means nothing. Nodes that
-// always enforce ignore the annotation.
+// enforcementReports returns the namespaces of endpoints whose annotation about observation has no effect on this node.
 func (c *Compiler) enforcementReports(s *model.State, now *model.Snapshot) (all []model.Unsupported) {
 	if c.observe == model.ObserveNone {
 		return nil
@@ -48,7 +47,7 @@ func (c *Compiler) enforcementReports(s *model.State, now *model.Snapshot) (all 
 		names[e.Pod.Namespace] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if problem := model.EnforcementProblem(now.Namespace(name).Enforcement); problem != "" {
+		if problem := c.observe.Problem(now.Namespace(name).Enforcement); problem != "" {
 			all = append(all, model.Unsupported{Policy: model.Origin{Kind: "Namespace", Name: name}, Rule: -1,
 				Construct: "annotation " + model.AnnotationEnforcement, Effect: model.Refused, Reason: problem})
 		}
