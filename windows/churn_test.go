@@ -83,7 +83,7 @@ func TestChurnUnderFaults(t *testing.T) {
 			profile             hns.Version
 			config              windows.Config
 			reorder, replaceAll bool
-		}{{hns.Server2019, bridgeConfig(), false, false}, {hns.Server2022, bridgeConfig(), true, false}, {hns.Server2025, overlay, true, true}} {
+		}{{hns.Server2019, bridgeConfig(), false, false}, {hns.Server2022, bridgeConfig(), true, true}, {hns.Server2025, overlay, true, true}} {
 			t.Run(of.profile.String(), func(t *testing.T) {
 				t.Parallel()
 				c := newChurn(t, of.profile, of.config, of.reorder, of.replaceAll)

@@ -35,6 +35,7 @@ type options struct {
 	reading, flows                         string
 	dropICMPErrors, translate, countFlows  bool
 	latency                                float64
+	strict                                 host.Strict
 }
 
 func run(ctx context.Context, args []string, out io.Writer) int {
@@ -54,6 +55,9 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	f.BoolVar(&o.dropICMPErrors, "drop-icmp-errors", false, "ICMP errors need a rule")
 	f.BoolVar(&o.countFlows, "count-flows", false, "MatchedPackets of a rule counts the first packet of each flow only")
 	f.BoolVar(&o.translate, "translate", false, "move packets through NAT, port mappings and load balancers: changes the routing of this network namespace, which must be the node's own")
+	f.BoolVar(&o.strict.Gradual, "gradual", false, "change the ACLs of one write one by one, and let packets meet each list")
+	f.BoolVar(&o.strict.Reorder, "reorder", false, "answer with policies, addresses and members of sets in the opposite order")
+	f.BoolVar(&o.strict.UpdateReplacesAll, "update-replaces-all", false, "an Update of an endpoint replaces all its policies, not only those of the types in the request")
 	f.Float64Var(&o.latency, "latency", 0, "slow down calls: 1 for what has been seen on Windows")
 	if f.Parse(args) != nil {
 		return 2
@@ -93,7 +97,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	config := host.Config{Version: v, Adapter: o.adapter, ManagementIP: o.managementIP, ManagementMAC: o.managementMAC,
-		File: o.state, Translate: o.translate, Options: settings, Log: log}
+		File: o.state, Translate: o.translate, Options: settings, Strict: o.strict, Log: log}
 	if o.calls != "" {
 		calls, err := os.OpenFile(o.calls, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {

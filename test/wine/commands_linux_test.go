@@ -23,13 +23,26 @@ const (
 	block = string(hns.Block)
 )
 
-// TestCommands runs the whole life of a pod on every version of HNS, with the released executables.
+// strict are flags of an emulator that is slow, changes ACLs one by one, answers in another order, and replaces all policies in
+// an Update.
+var strict = []string{"--gradual", "--reorder", "--update-replaces-all", "--latency", "0.2"}
+
+// TestCommands runs the whole life of a pod on every version of HNS, and on a strict one, with the released executables.
 func TestCommands(t *testing.T) {
+	type kind struct {
+		name  string
+		v     hns.Version
+		flags []string
+	}
+	kinds := []kind{{"strict", hns.Server2022, strict}}
 	for _, v := range hns.Profiles() {
-		t.Run(v.String(), func(t *testing.T) {
-			m := machine(t)
+		kinds = append(kinds, kind{v.String(), v, nil})
+	}
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			m, v := machine(t), k.v
 			logs(t, m)
-			if err := m.StartEmulator(v); err != nil {
+			if err := m.StartEmulator(v, k.flags...); err != nil {
 				t.Fatal(err)
 			}
 			dir := newManifests(t, "web", "db")
@@ -39,7 +52,7 @@ func TestCommands(t *testing.T) {
 			}
 			life(t, m, dir)
 			status(t, m, v)
-			restarts(t, m, v, dir)
+			restarts(t, m, dir, func() error { return m.StartEmulator(v, k.flags...) })
 			farewell(t, m)
 			shared.mu.Lock()
 			defer shared.mu.Unlock()
@@ -136,7 +149,7 @@ func writes(t *testing.T, m *Machine) int {
 
 // restarts kills the agent and stops HNS. Policy in force stays, and the next agent reads it and does not write
 // it again.
-func restarts(t *testing.T, m *Machine, v hns.Version, dir manifests) {
+func restarts(t *testing.T, m *Machine, dir manifests, startHNS func() error) {
 	t.Helper()
 	ctx := context.Background()
 	web := Pod{Namespace: "shop", Name: "web", Container: "sandbox-web"}
@@ -158,7 +171,7 @@ func restarts(t *testing.T, m *Machine, v hns.Version, dir manifests) {
 		t.Fatal(err)
 	}
 	dir.write(t, "policy", policy("web", "10.4.0.0/16", 80))
-	if err := m.StartEmulator(v); err != nil {
+	if err := startHNS(); err != nil {
 		t.Fatal(err)
 	}
 	decided(t, m, web, flow{"In", "10.4.2.3", tcp, 80, allow}, flow{"In", "10.2.2.3", tcp, 80, block})

@@ -39,7 +39,14 @@ type Config struct {
 	// Calls, if set, receives every call of the service as a line of JSON.
 	Calls   io.Writer
 	Options vfp.Options
+	Strict  Strict
 	Log     *slog.Logger
+}
+
+// Strict selects behaviour that HNS may have, and that hnstest.Fake describes.
+type Strict struct {
+	// Gradual also lets packets meet the lists between the ACLs of one write.
+	Gradual, Reorder, UpdateReplacesAll bool
 }
 
 // Host is the HNS of a node, and the switch that applies its objects.
@@ -72,6 +79,14 @@ func New(c Config) (*Host, error) {
 	h := &Host{store: store, file: c.File, events: tracing.New(tracing.English())}
 	if a, err := netip.ParseAddr(c.ManagementIP); err == nil && c.Translate {
 		h.node = append(h.node, a)
+	}
+	store.Reorder, store.UpdateReplacesAll = c.Strict.Reorder, c.Strict.UpdateReplacesAll
+	if c.Strict.Gradual {
+		store.Gradual = func(id string) {
+			if err := h.connect(); err != nil {
+				c.Log.Error("apply a list between two ACLs of a write", "endpoint", id, "error", err)
+			}
+		}
 	}
 	h.sw = vfp.New(vfp.Config{Options: c.Options, Node: h.node, Open: h.open, Underlay: h.underlay, Trace: h.trace, Count: store.Count})
 	h.Service = service.New(service.Config{
