@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -137,18 +136,12 @@ func (w *writer) sameMembers(slots []slot) bool {
 	return !slices.ContainsFunc(slots[1:], func(s slot) bool { return !slices.Equal(w.rule(s).who.addrGroups, first) })
 }
 
-// key returns the text that a set's name is derived from. It has the indices of policy rules, not what they say, so that
-// a name stays while the peers of a rule are edited.
+// key returns the text that a set's name is derived from.
 func (w *writer) key(s slot) string {
-	return w.text(s, func(c *model.Cause) string { return strconv.Itoa(c.Rule) })
-}
-
-// text describes a rule. The function names a rule of its policy.
-func (w *writer) text(s slot, name func(*model.Cause) string) string {
 	r := w.rule(s)
 	parts := []string{s.d.String(), r.verdict.String(), protocolText(r.protocols), portText(r.ports), fmt.Sprint(r.who.family)}
 	for _, c := range w.causes(s) {
-		parts = append(parts, fmt.Sprintf("%s %s %s", c.Origin, c.Direction, name(c)))
+		parts = append(parts, fmt.Sprintf("%s %s %d", c.Origin, c.Direction, c.Rule))
 	}
 	slices.Sort(parts[5:])
 	return strings.Join(slices.Compact(parts), "\n")

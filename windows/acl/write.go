@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -139,7 +138,7 @@ func (w *writer) addressTexts(s slot, singles bool) []string {
 const maxID = 60
 
 // ruleID describes a rule so that a list is readable: direction, verdict, protocols and ports, and a hash
-// of the policy rules behind it. The hash is of what these say, as in counters: an id stays if rules come or go before them.
+// of the policy rules behind it.
 func (w *writer) ruleID(s slot, a hns.ACL) string {
 	r := w.rule(s)
 	d := strings.ToLower(string(a.Direction))
@@ -161,20 +160,12 @@ func (w *writer) ruleID(s slot, a hns.ACL) string {
 			what += " " + portText(r.ports)
 		}
 	}
-	mark := " #" + hash(w.text(s, sayings))[:8]
+	mark := " #" + hash(w.key(s))[:8]
 	id := fmt.Sprintf("%s %s %s", d, verdict, what)
 	if len(id)+len(mark) > maxID {
 		id = id[:maxID-len(mark)-2] + ".."
 	}
 	return id + mark
-}
-
-// sayings names a rule by what it says, or by its index if that is not known.
-func sayings(c *model.Cause) string {
-	if c.Meaning == 0 {
-		return strconv.Itoa(c.Rule)
-	}
-	return fmt.Sprintf("says %x", c.Meaning)
 }
 
 // putSets adds the set that an ACL refers to.
