@@ -21,7 +21,7 @@ import (
 const namePrefix = "isth_"
 
 // PinMaps creates the maps of a spec that are to be pinned by name in dir and do not exist there, except those that are
-// replaced: the library gives a map the name of its pin. It names the programs.
+// replaced. The library would give a map the name of its pin. PinMaps also names the programs.
 func PinMaps(spec *ebpf.CollectionSpec, dir string, replaced map[string]*ebpf.Map) error {
 	namePrograms(spec)
 	for name, m := range spec.Maps {
