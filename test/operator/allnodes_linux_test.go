@@ -65,9 +65,18 @@ func (e *exercise) inPods() *kubetest.ExecServer {
 	return s
 }
 
+// serviceRange is what a cluster has; without it a Windows node reports that its pods reach no Services.
+const serviceRange = `
+---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [10.96.0.0/12]}
+`
+
 // TestAllNodes asks the agents of all nodes through an API server.
 func TestAllNodes(t *testing.T) {
-	c := commands.Start(t, manifests, cluster.Config{Linux: 2, Windows: 1})
+	c := commands.Start(t, manifests+serviceRange, cluster.Config{Linux: 2, Windows: 1})
 	e := &exercise{t: t, cluster: c, pods: clustertest.Attach(t, c)}
 	config := []string{"--all-nodes", "--kubeconfig", e.inPods().Kubeconfig(t)}
 	user := filepath.Join(t.TempDir(), "kubectl-isthmus")
@@ -102,7 +111,7 @@ func TestAllNodes(t *testing.T) {
 
 // TestTraceAllNodes follows flows on the nodes of both ends at once, also to the backends of a Service.
 func TestTraceAllNodes(t *testing.T) {
-	c := commands.Start(t, manifests, cluster.Config{Linux: 2, Windows: 1})
+	c := commands.Start(t, manifests+serviceRange, cluster.Config{Linux: 2, Windows: 1})
 	e := &exercise{t: t, cluster: c, pods: clustertest.Attach(t, c)}
 	config := []string{"--all-nodes", "--kubeconfig", e.inPods().Kubeconfig(t)}
 	ctl := c.Nodes[0].Ctl(t.Context()).Path
