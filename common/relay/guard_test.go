@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,14 +16,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
-	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -66,26 +62,9 @@ func guarded(t *testing.T, by access.Authority, clock func() time.Time) (observe
 	if err := pool.Set(nodes); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", filepath.Join(dir, "relay"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := New(pool, access.NewChecker(by, clock), "1", quietLog)
 	r.checkEvery = 20 * time.Millisecond
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Serve(ctx, hubble.Listener{Listener: l}) }()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "relay"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	conn, _ := dial(t, r)
 	return observer.NewObserverClient(conn), a
 }
 

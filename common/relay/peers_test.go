@@ -5,8 +5,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"net"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,38 +12,18 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/isthmus-net/isthmus/common/access"
 	"github.com/isthmus-net/isthmus/common/api/hubble/peer"
-	"github.com/isthmus-net/isthmus/common/hubble"
 )
 
 // peersOf starts a relay over a Pool, and returns a client of its list of peers.
 func peersOf(t *testing.T, pool *Pool, checker *access.Checker) peer.PeerClient {
 	t.Helper()
-	address := filepath.Join(t.TempDir(), "relay")
-	l, err := net.Listen("unix", address)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := New(pool, checker, "1", quietLog)
 	r.checkEvery = 20 * time.Millisecond
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Serve(ctx, hubble.Listener{Listener: l}) }()
-	conn, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	conn, _ := dial(t, r)
 	return peer.NewPeerClient(conn)
 }
 

@@ -90,6 +90,13 @@ func serve(t *testing.T, nodes map[string]string) (observer.ObserverClient, *Poo
 	if err := pool.Set(nodes); err != nil {
 		t.Fatal(err)
 	}
+	conn, stop := dial(t, New(pool, nil, "1.2.3", quietLog))
+	return observer.NewObserverClient(conn), pool, stop
+}
+
+// dial serves a relay until the test ends or stop is called, and connects to it.
+func dial(t *testing.T, r *Relay) (conn *grpc.ClientConn, stop func()) {
+	t.Helper()
 	address := filepath.Join(t.TempDir(), "relay")
 	l, err := net.Listen("unix", address)
 	if err != nil {
@@ -97,22 +104,21 @@ func serve(t *testing.T, nodes map[string]string) (observer.ObserverClient, *Poo
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- New(pool, nil, "1.2.3", quietLog).Serve(ctx, hubble.Listener{Listener: l}) }()
-	stop := sync.OnceFunc(func() {
+	go func() { ended <- r.Serve(ctx, hubble.Listener{Listener: l}) }()
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	conn, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
+	if conn, err = grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		conn.Close()
 		stop()
 	})
-	return observer.NewObserverClient(conn), pool, stop
+	return conn, stop
 }
 
 func addresses(agents ...*agent) map[string]string {

@@ -103,25 +103,12 @@ func verified(t *testing.T) map[string]uint32 {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	for _, read := range []func() (*ebpf.CollectionSpec, error){bpfobj.LoadPod, bpfobj.LoadEgress, bpfobj.LoadXdp} {
-		spec, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range spec.Maps {
-			m.Pinning = ebpf.PinNone
-		}
+	for _, spec := range specs(t) {
 		for name, value := range d.Constants() { // without constants much of the code is dead
 			if v, ok := spec.Variables[name]; ok {
 				if err := v.Set(value); err != nil {
 					t.Fatal(err)
 				}
-			}
-		}
-		for name, p := range spec.Programs {
-			if errors.Is(features.HaveProgramType(p.Type), ebpf.ErrNotSupported) {
-				t.Logf("program %s: this kernel has no programs of type %s", name, p.Type)
-				delete(spec.Programs, name)
 			}
 		}
 		loaded, err := ebpf.NewCollection(spec)
@@ -134,6 +121,28 @@ func verified(t *testing.T) map[string]uint32 {
 		loaded.Close()
 	}
 	return counts
+}
+
+// specs returns all programs that this kernel supports, with maps that are not pinned.
+func specs(t *testing.T) (all []*ebpf.CollectionSpec) {
+	t.Helper()
+	for _, read := range []func() (*ebpf.CollectionSpec, error){bpfobj.LoadPod, bpfobj.LoadEgress, bpfobj.LoadXdp} {
+		spec, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range spec.Maps {
+			m.Pinning = ebpf.PinNone
+		}
+		for name, p := range spec.Programs {
+			if errors.Is(features.HaveProgramType(p.Type), ebpf.ErrNotSupported) {
+				t.Logf("program %s: this kernel has no programs of type %s", name, p.Type)
+				delete(spec.Programs, name)
+			}
+		}
+		all = append(all, spec)
+	}
+	return all
 }
 
 func instructions(t *testing.T, name string, p *ebpf.Program) uint32 {
@@ -152,22 +161,12 @@ func instructions(t *testing.T, name string, p *ebpf.Program) uint32 {
 // TestUnorderedProcessors loads the programs as for processors that reorder loads. Barriers surround each load
 // of the generation.
 func TestUnorderedProcessors(t *testing.T) {
-	for _, read := range []func() (*ebpf.CollectionSpec, error){bpfobj.LoadPod, bpfobj.LoadEgress, bpfobj.LoadXdp} {
-		spec, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range spec.Maps {
-			m.Pinning = ebpf.PinNone
-		}
+	for _, spec := range specs(t) {
 		if err := spec.Variables["unordered_loads"].Set(uint32(1)); err != nil {
 			t.Fatal(err)
 		}
 		found := 0
 		for name, p := range spec.Programs {
-			if errors.Is(features.HaveProgramType(p.Type), ebpf.ErrNotSupported) {
-				delete(spec.Programs, name)
-			}
 			found += fencedLoads(t, name, p.Instructions)
 		}
 		if found == 0 {

@@ -145,14 +145,7 @@ func TestOtherUsersAreRejected(t *testing.T) {
 		}
 		return
 	}
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("needs root on Linux, to become another user")
-	}
-	dir, err := os.MkdirTemp("/tmp", "isthmus")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	dir := forAnotherUser(t)
 	path := filepath.Join(dir, "a.sock")
 	l := listen(t, path)
 	// The modes are opened, so that only the check of the peer remains.
@@ -175,6 +168,20 @@ func TestOtherUsersAreRejected(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "read 0 bytes") {
 		t.Errorf("another user: %v\n%s", err, out)
 	}
+}
+
+// forAnotherUser returns a short directory, which no other user can read yet. It skips the test where it cannot become another user.
+func forAnotherUser(t *testing.T) string {
+	t.Helper()
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux, to become another user")
+	}
+	dir, err := os.MkdirTemp("/tmp", "isthmus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // asAnotherUser returns a command that runs the calling test again as another user, with a socket. The
@@ -208,14 +215,7 @@ func TestAgentOfAnotherUser(t *testing.T) {
 		io.Copy(io.Discard, os.Stdin) // until the other test closes it
 		return
 	}
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("needs root on Linux, to become another user")
-	}
-	dir, err := os.MkdirTemp("/tmp", "isthmus")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	dir := forAnotherUser(t)
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
