@@ -76,8 +76,11 @@ enum event_loss {
 	EVENT_LOSSES = 2,
 };
 
+/* spent is the budget that was last found used up, as budget_at has it; only EVENTS_LIMITED has one.
+ * A budget grows once in a jiffy, so until the next one its packets need not look at it again. */
 struct event_count {
 	__u64 events;
+	__u64 spent;
 };
 
 /* Events that were discarded, by enum event_loss. The programs write it. */
@@ -131,18 +134,36 @@ static __always_inline bool take_event_budget(__u32 slot, __u32 kind)
 	return true;
 }
 
+/* Names the budget of a slot and a kind of event in one jiffy. */
+static __always_inline __u64 budget_at(__u64 jiffies, __u32 slot, __u32 kind)
+{
+	_Static_assert(NO_SLOT < 1 << 13, "a slot has 13 bits");
+	return jiffies << 15 | slot << 2 | kind;
+}
+
 /* Reports whether emit_event would only count a loss. Callers use it for packets that may come in
  * floods, because it costs less than the call. slot must point to the stack. */
 static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
 {
+	__u32 loss = EVENTS_LIMITED;
 	struct event_budget *b;
+	struct event_count *c;
+	__u64 jiffies, budget;
 
 	if (!event_rate)
 		return true;
-	b = bpf_map_lookup_elem(&event_budgets, slot);
-	if (!b || !event_spent(*event_paid(b, kind), bpf_jiffies64() * event_rate))
+	c = bpf_map_lookup_elem(&event_losses, &loss);
+	if (!c)
 		return false;
-	event_missed(EVENTS_LIMITED);
+	jiffies = bpf_jiffies64();
+	budget = budget_at(jiffies, *slot, kind);
+	if (c->spent != budget) {
+		b = bpf_map_lookup_elem(&event_budgets, slot);
+		if (!b || !event_spent(*event_paid(b, kind), jiffies * event_rate))
+			return false;
+		c->spent = budget;
+	}
+	c->events++;
 	return true;
 }
 

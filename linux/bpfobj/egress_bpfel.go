@@ -182,6 +182,7 @@ type EgressEventBudget struct {
 type EgressEventCount struct {
 	_      structs.HostLayout
 	Events uint64
+	Spent  uint64
 }
 
 type EgressFlowShare struct {

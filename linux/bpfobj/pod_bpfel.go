@@ -301,6 +301,7 @@ type PodEventBudget struct {
 type PodEventCount struct {
 	_      structs.HostLayout
 	Events uint64
+	Spent  uint64
 }
 
 type PodEventFlag uint32

@@ -187,6 +187,7 @@ type XdpEventBudget struct {
 type XdpEventCount struct {
 	_      structs.HostLayout
 	Events uint64
+	Spent  uint64
 }
 
 type XdpFlowShare struct {

@@ -245,6 +245,43 @@ func TestEventsAreLimited(t *testing.T) {
 	}
 }
 
+// A flood of denied packets to one pod hides none of the other direction, and none of other pods. It causes events again
+// after a pause.
+func TestFloodHidesNoOtherEvents(t *testing.T) {
+	const pods = 40 // so many that some packets of a flood and of others are in one jiffy
+	b := benchWith(t, loader.Events{Rate: 5, Burst: 5})
+	as := func(slot uint32) {
+		b.pod.Slot, b.slot.Index = slot, slot
+		b.under(policymap.DenyAll)
+	}
+	if err := b.path.Execute(&policymap.Writes{Peers: []policymap.PeerWrite{{Addr: peer4, Class: 7, Pod: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	denied := func(d way, slot uint32, id int) {
+		want := of(id, false, d, model.TCP, 2000, 80)
+		want.Slot, want.Class = slot, 7
+		b.emits(d, syn(d, 2000), want)
+	}
+	for slot := range uint32(pods) {
+		as(slot)
+		b.flood(in, 1000, 6)
+		takeEvents(t, b.path)
+		b.flood(in, 1006, 1)
+		denied(out, slot, bpfobj.CountEgressDeny)
+		b.flood(in, 1007, 1)
+		as(slot + pods)
+		denied(in, slot+pods, bpfobj.CountIngressDeny)
+	}
+	as(0)
+	b.flood(in, 2000, 10)
+	takeEvents(t, b.path)
+	time.Sleep(600 * time.Millisecond)
+	b.flood(in, 3000, 2)
+	if got := len(takeEvents(t, b.path)); got == 0 {
+		t.Error("no event of the flood after a pause")
+	}
+}
+
 func TestEventsWithoutReader(t *testing.T) {
 	b := benchWith(t, loader.Events{Rate: loader.MaxEventRate, Burst: loader.MaxEventBurst, Allowed: true})
 	const flows = 6000 // the ring has room for 5461
