@@ -64,6 +64,12 @@ type Config struct {
 	// AllowNamespace returns an error unless the client of a request may read the policies of a namespace; if it is empty, those of
 	// all, and of the cluster. Failed makes the error. A nil function allows all.
 	AllowNamespace func(ctx context.Context, namespace string) error
+	// Flows sends the denied flows that a query selects, with the rights of the client of a request, until send fails or the context
+	// ends. It accepts a client by the first call of send, and bounds the calls at a time. Failed makes its errors. A nil function
+	// means that there are none.
+	Flows func(ctx context.Context, q FlowQuery, send func(FlowEvent) error) error
+	// FlowsOf says whose flows these are; empty for those of all nodes.
+	FlowsOf string
 	// Enforced returns what the data paths of the ends decide about a flow; it may be nil.
 	Enforced func(*model.Snapshot, model.Flow) explain.Enforced
 	// Inexact lists the constructs that platforms do not enforce exactly, for all clients alike. It may take long. Without it, the page

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 //go:embed static
@@ -57,6 +58,9 @@ func New(ctx context.Context, c Config) (*Handler, error) {
 	} {
 		h.mux.Handle("GET "+c.Base+path, h.serve(f))
 	}
+	// Flows wait for nodes, so that they take no place of pages that are computed.
+	h.mux.HandleFunc("GET "+c.Base+"/flows", func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, h.flows) })
+	h.mux.HandleFunc("GET "+c.Base+"/flows/events", h.flowEvents)
 	return h, nil
 }
 
@@ -139,9 +143,12 @@ type document struct {
 	Status, Refresh int
 	// Body is the value of the template.
 	Body any
+	// Now is when a page was made that is not about the cluster; such a page has no Cluster. Live is true if it has new flows.
+	Now  time.Time
+	Live bool
 }
 
-// serve returns the handler of a page.
+// serve returns the handler of a page that is computed.
 func (h *Handler) serve(page func(*http.Request) (*document, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -150,35 +157,59 @@ func (h *Handler) serve(page func(*http.Request) (*document, error)) http.Handle
 		case <-r.Context().Done():
 			return
 		}
-		d, err := page(r)
-		if err != nil {
-			d = failed(err)
-		}
-		d.Base, d.Path, d.Cluster = h.config.Base, strings.TrimPrefix(r.URL.Path, h.config.Base), h.config.Cluster()
+		h.answer(w, r, page)
+	})
+}
+
+// answer serves a page.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, page func(*http.Request) (*document, error)) {
+	d, err := page(r)
+	if err != nil {
+		d = failed(err)
+	}
+	if d.Now.IsZero() {
+		d.Cluster = h.config.Cluster()
 		if h.config.Notes != nil && d.Template != "failed" {
 			d.Notes = h.config.Notes(r.Context())
 		}
-		var b bytes.Buffer
-		if err := h.templates.ExecuteTemplate(&b, "document", d); err != nil {
-			http.Error(w, "render the page: "+err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		if d.Refresh > 0 {
-			w.Header().Set("Refresh", fmt.Sprint(d.Refresh))
-		}
-		w.WriteHeader(max(d.Status, http.StatusOK))
-		_, _ = w.Write(b.Bytes()) // the client may have gone
-	})
+	}
+	h.write(w, r, d)
+}
+
+// write writes a page.
+func (h *Handler) write(w http.ResponseWriter, r *http.Request, d *document) {
+	d.Base, d.Path = h.config.Base, strings.TrimPrefix(r.URL.Path, h.config.Base)
+	var b bytes.Buffer
+	if err := h.templates.ExecuteTemplate(&b, "document", d); err != nil {
+		http.Error(w, "render the page: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if d.Refresh > 0 {
+		w.Header().Set("Refresh", fmt.Sprint(d.Refresh))
+	}
+	w.WriteHeader(max(d.Status, http.StatusOK))
+	_, _ = w.Write(b.Bytes()) // the client may have gone
+}
+
+// Refuse serves the page of an error, which shows nothing of the cluster.
+func (h *Handler) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	d := failed(err)
+	d.Now = time.Now()
+	h.write(w, r, d)
 }
 
 // failed is the page of an error.
 func failed(err error) *document {
-	d := &document{Template: "failed", Title: "No answer", Status: http.StatusInternalServerError, Body: err.Error()}
+	return &document{Template: "failed", Title: "No answer", Status: statusOf(err), Body: err.Error()}
+}
+
+// statusOf is the HTTP status of an error.
+func statusOf(err error) int {
 	if p, ok := refused(err); ok {
-		d.Status = p.status
+		return p.status
 	}
-	return d
+	return http.StatusInternalServerError
 }
 
 // current returns the View of the newest cluster. Requests wait while it is prepared.

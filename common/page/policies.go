@@ -4,6 +4,7 @@ package page
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -104,12 +105,15 @@ type onePolicy struct {
 	Counted *counted
 }
 
+// errNamespace is the error of a parameter that names no namespace.
+var errNamespace = errors.New("namespace: give the name of a namespace: lower case letters, digits and -")
+
 var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // allowNamespace returns an error if a text is no namespace, or if the client may not read it. Empty stands for all.
 func (h *Handler) allowNamespace(ctx context.Context, namespace string) error {
 	if namespace != "" && !namespaceName.MatchString(namespace) {
-		return badRequest(fmt.Errorf("namespace: give the name of a namespace: lower case letters, digits and -"))
+		return badRequest(errNamespace)
 	}
 	if h.config.AllowNamespace == nil {
 		return nil

@@ -20,8 +20,8 @@ import (
 
 // allPages are the links to all pages.
 func allPages() []Link {
-	return []Link{{"/", "Overview"}, {"/reach", "Who reaches whom"}, {"/explain", "Explain"}, {"/policies", "Policies"},
-		{"/nodes", "Nodes"}, {"/inexact", "Not exact"}}
+	return []Link{{"/", "Overview"}, {"/reach", "Who reaches whom"}, {"/explain", "Explain"}, {"/flows", "Denied flows"},
+		{"/policies", "Policies"}, {"/nodes", "Nodes"}, {"/inexact", "Not exact"}}
 }
 
 // parseTemplates reads the templates. Each page has the links.

@@ -42,8 +42,8 @@ func TestPages(t *testing.T) {
 	program := filepath.Join(work, "isthmusctl")
 	command(t, top, 10*time.Minute, "go", "build", "-o", program, "./cmd/isthmusctl")
 
-	small := serve(t, top, program, "deploy/examples/hospital")
-	large := serve(t, top, program, largeCluster(t))
+	small := serve(t, top, program, "deploy/examples/hospital", serveAgent(t))
+	large := serve(t, top, program, largeCluster(t), filepath.Join(t.TempDir(), "no", "agent.sock"))
 	live := serveRelay(t, filepath.Join(top, "deploy/examples/hospital"))
 	out := command(t, work, 10*time.Minute, "node", "pages.mjs", small, large, live, images)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -64,10 +64,10 @@ func largeCluster(t *testing.T) string {
 	return dir
 }
 
-// serve starts isthmusctl ui, which ends with the test, and returns the address of its pages.
-func serve(t *testing.T, top, program, manifests string) string {
+// serve starts isthmusctl ui with the socket of an agent. It ends with the test. serve returns the address of its pages.
+func serve(t *testing.T, top, program, manifests, agent string) string {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), program, "ui", "-q", "-m", manifests)
+	c := exec.CommandContext(t.Context(), program, "ui", "-q", "-m", manifests, "--socket", agent)
 	c.Dir, c.Stderr = top, os.Stderr
 	out, err := c.StdoutPipe()
 	if err != nil {

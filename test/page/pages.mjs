@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // node pages.mjs SMALL LARGE LIVE IMAGES: tests of the web pages in Chromium. SMALL is the address of the pages about
-// deploy/examples/hospital, LARGE of those about 10,000 pods, LIVE of those of a relay. Screenshots are written to the directory IMAGES.
+// deploy/examples/hospital, which have an agent with flows, LARGE of those about 10,000 pods, which have none, LIVE of those of a relay. Screenshots are written to the directory IMAGES.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { chromium } from 'playwright-core'
@@ -13,7 +13,7 @@ const mostPaint = 2000 // milliseconds
 
 const explained = 'explain?from=reception/portal-0&to=records/chartdb-0&port=5432&protocol=TCP'
 const pages = ['', 'reach', 'reach?port=5432&protocol=TCP', 'reach/reception/records', 'reach/reception/records/pods?from=Deployment/portal&to=StatefulSet/chartdb',
-  'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1', 'policies', 'policies?find=none', 'policies/NetworkPolicy/reception/portal-to-services', 'nodes', 'inexact', 'reach/nowhere/records']
+  'explain', explained, 'explain?from=reception/portal-0&to=nowhere&port=1', 'policies', 'policies?find=none', 'policies/NetworkPolicy/reception/portal-to-services', 'nodes', 'inexact', 'reach/nowhere/records', 'flows', 'flows?namespace=shop', 'flows?namespace=A']
 const largePages = ['', 'reach', 'reach?port=80&row=4&column=6', 'reach/ns-1/ns-2', 'reach/ns-1/ns-2/pods?from=Pod/pod-60&to=Pod/pod-101', 'policies?part=7', 'nodes?part=3',
   'explain?from=ns-1/pod-60&to=ns-2/pod-101&port=80']
 
@@ -25,7 +25,7 @@ async function open (options = {}) {
   const page = await context.newPage()
   const faults = []
   page.on('pageerror', e => faults.push(`error: ${e.message}`))
-  page.on('console', m => { if (m.type() === 'error' && !/status of 40\d/.test(m.text())) faults.push(`console: ${m.text()}`) })
+  page.on('console', m => { if (m.type() === 'error' && !/status of (40\d|503)/.test(m.text())) faults.push(`console: ${m.text()}`) })
   page.on('dialog', d => { faults.push(`dialog: ${d.message()}`); d.dismiss() })
   page.on('request', r => { if (![small, large, live].some(a => r.url().startsWith(a))) faults.push(`request to ${r.url()}`) })
   return { page, context, faults }
@@ -108,35 +108,47 @@ for (const colorScheme of ['light', 'dark']) {
   }, { colorScheme })
 }
 
-test('new denied flows appear, and can be paused', async ({ page }) => {
-  await page.goto(live)
-  await page.getByText('New flows appear by themselves.').or(page.getByText('Node n1: connected')).waitFor()
-  const rows = page.locator('#flows tr')
-  await page.waitForFunction(() => document.querySelectorAll('#flows tr').length >= 6)
-  assert.match(await rows.first().textContent(), /shop\/web-\d+<script>alert\(1\)<\/script>pay\/apiTCP 443isolated for ingress/)
-  await page.getByRole('button', { name: 'Pause' }).press('Enter')
-  const before = await rows.count()
-  await page.waitForTimeout(1500) // seven flows
-  assert.equal(await rows.count(), before)
-  await page.getByRole('button', { name: 'Continue' }).press('Enter')
-  await page.waitForFunction(n => document.querySelectorAll('#flows tr').length > n, before)
-  for (const address of ['', '?namespace=shop', '?namespace=A']) {
-    await page.goto(live + address)
-    await page.evaluate(axe)
-    const found = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }))
-    violations += found.violations.length
-    assert.deepEqual(found.violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' ')}`), [], `axe: ${address}`)
-  }
-}, { httpCredentials: { username: 'any', password: 'token' } })
+// The page of denied flows is the same one, at the relay and at isthmusctl ui.
+for (const [name, base, context] of [['relay', live, { httpCredentials: { username: 'any', password: 'token' } }], ['isthmusctl ui', small, {}]]) {
+  test(`${name}: new denied flows appear, and can be paused`, async ({ page }) => {
+    await page.goto(base + 'flows')
+    await page.getByText('New flows appear by themselves.').or(page.getByText('Node n1: connected')).waitFor()
+    const rows = page.locator('#flows tr')
+    await page.waitForFunction(() => document.querySelectorAll('#flows tr').length >= 6)
+    assert.match(await rows.first().textContent(), /shop\/web-\d+<script>alert\(1\)<\/script>pay\/apiTCP 443isolated for ingress/)
+    await page.getByRole('button', { name: 'Pause' }).press('Enter')
+    const before = await rows.count()
+    await page.waitForTimeout(1500) // seven flows
+    assert.equal(await rows.count(), before)
+    await page.getByRole('button', { name: 'Continue' }).press('Enter')
+    await page.waitForFunction(n => document.querySelectorAll('#flows tr').length > n, before)
+    for (const address of ['flows', 'flows?namespace=shop', 'flows?namespace=A']) {
+      await page.goto(base + address)
+      await page.evaluate(axe)
+      const found = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }))
+      violations += found.violations.length
+      assert.deepEqual(found.violations.map(v => `${v.id}: ${v.nodes.map(n => n.html).join(' ')}`), [], `axe: ${address}`)
+    }
+  }, context)
 
-test('denied flows without JavaScript', async ({ page }) => {
-  await page.goto(live)
-  assert.equal(await page.locator('#flows tr').count(), 2)
-  assert.equal(await page.getByRole('button', { name: 'Pause' }).isVisible(), false)
-  await page.getByLabel('Namespace').fill('shop')
-  await page.getByRole('button', { name: 'Show' }).click()
-  assert.match(page.url(), /\?namespace=shop$/)
-}, { javaScriptEnabled: false, httpCredentials: { username: 'any', password: 'token' } })
+  test(`${name}: denied flows without JavaScript`, async ({ page }) => {
+    await page.goto(base + (base === live ? '' : 'flows')) // the first page of the relay
+    assert.match(page.url(), /\/flows$/)
+    assert.equal(await page.locator('#flows tr').count(), 2)
+    assert.equal(await page.getByRole('button', { name: 'Pause' }).isVisible(), false)
+    await page.getByLabel('Namespace').fill('shop')
+    await page.getByRole('button', { name: 'Show' }).press('Enter')
+    await page.waitForURL(/\/flows\?namespace=shop$/)
+    assert.equal(await page.locator('#flows tr').count(), 2)
+  }, { javaScriptEnabled: false, ...context })
+}
+
+test('isthmusctl ui without an agent and a relay says what to give', async ({ page }) => {
+  const answer = await page.goto(large + 'flows')
+  assert.equal(answer.status(), 503)
+  assert.match(await page.getByRole('alert').textContent(), /no such file or directory: for the flows of all nodes start isthmusctl ui with --relay tls:\/\/HOST:PORT/)
+  assert.equal(await page.locator('table, script').count(), 0)
+})
 
 test('the relay: from namespaces to an explanation, and which nodes do not answer', async ({ page }) => {
   await page.goto(live)
@@ -163,7 +175,7 @@ test('the relay: from namespaces to an explanation, and which nodes do not answe
   assert.match(text, /node n3 does not answer: this is what the policies say/)
   assert.match(await page.locator('pre').first().textContent(), /egress:\n {2}- to:/)
   await page.getByRole('link', { name: 'Denied flows' }).press('Enter')
-  await page.waitForURL(live)
+  await page.waitForURL(live + 'flows')
 }, { httpCredentials: { username: 'any', password: 'token' } })
 
 test('the relay: what policies decided, and the state of nodes, by keyboard and without JavaScript', async ({ page }) => {

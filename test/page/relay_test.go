@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/usage"
@@ -45,6 +47,40 @@ func (r relay) GetFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServe
 	if err := r.check(s.Context()); err != nil {
 		return err
 	}
+	return sendFlows(q, s)
+}
+
+// agent has the flows of the relay, for every client.
+type agent struct {
+	observer.UnimplementedObserverServer
+}
+
+func (agent) GetFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServer[observer.GetFlowsResponse]) error {
+	return sendFlows(q, s)
+}
+
+// serveAgent serves an agent until the test ends, and returns its socket.
+func serveAgent(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "run", "agent.sock")
+	l, err := socket.Listen(socket.Hubble(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	observer.RegisterObserverServer(g, agent{})
+	ended := make(chan error, 1)
+	go func() { ended <- g.Serve(l) }()
+	t.Cleanup(func() {
+		g.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+// sendFlows sends two kept flows, or five new ones a second.
+func sendFlows(q *observer.GetFlowsRequest, s grpc.ServerStreamingServer[observer.GetFlowsResponse]) error {
 	err := s.Send(&observer.GetFlowsResponse{ResponseTypes: &observer.GetFlowsResponse_NodeStatus{
 		NodeStatus: &hubblerelay.NodeStatusEvent{StateChange: hubblerelay.NodeState_NODE_CONNECTED, NodeNames: []string{"n1"}}}})
 	for n := 0; err == nil; n++ {

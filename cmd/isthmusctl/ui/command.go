@@ -27,6 +27,7 @@ type options struct {
 	port      int
 	agents    bool
 	namespace string // of the agents
+	flows     flowFlags
 }
 
 // Commands returns the commands of this package.
@@ -35,14 +36,22 @@ func Commands(e cli.Env) []*cobra.Command {
 	c := &cobra.Command{
 		Use:   "ui",
 		Short: "Serve web pages about policies to the browser of this machine",
-		Long: `Serve web pages to the browser of this machine: who reaches whom, why a flow is denied and which edit allows it, nodes,
-policies, and what nodes do not enforce exactly. The command prints the address of the pages and runs until it is interrupted.
+		Long: `Serve web pages to the browser of this machine: who reaches whom, why a flow is denied and which edit allows it, denied
+flows while they happen, nodes, policies, and what nodes do not enforce exactly. The command prints the address of the
+pages and runs until it is interrupted.
 
 Manifests are read once. A cluster is watched, and the pages show its newest state.
 
+Denied flows come from the relay that --relay names, with the rights of the token in --relay-token-file. Without it they come
+from the agent of this machine, which needs root. Without both the page says so.
+
 The address has a random token, which counts until the command ends. Only this machine reaches the pages. A user who
-has the token reads the cluster with your rights.`,
+has the token reads the cluster and these flows with your rights.`,
 		Args: cli.NoArgs,
+		Example: `  isthmusctl ui -m manifests/
+  kubectl -n isthmus-system port-forward service/isthmus-relay 4245 &
+  isthmusctl ui --relay tls://localhost:4245 --relay-ca ca.crt --relay-server-name isthmus-relay.isthmus-system.svc \
+    --relay-token-file <(kubectl create token my-account)`,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(o.run(c, e)) }),
 	}
 	o.Register(c)
@@ -51,11 +60,12 @@ has the token reads the cluster with your rights.`,
 	f.IntVar(&o.port, "port", 0, "TCP port on 127.0.0.1; 0 is a free one")
 	f.BoolVar(&o.agents, "agents", false, "ask the agents of all nodes for their status and the numbers of policies, as kubectl exec does; needs the right to exec in their pods")
 	f.StringVar(&o.namespace, "agent-namespace", agents.DefaultNamespace, "with --agents: namespace of the agents; pods of others are never asked")
+	o.flows.register(c)
 	return []*cobra.Command{c}
 }
 
-// run serves the pages until the context of the command ends.
-func (o *options) run(c *cobra.Command, e cli.Env) error {
+// check rejects flags that do not fit together.
+func (o *options) check(c *cobra.Command) error {
 	if o.port < 0 || o.port > 65535 {
 		return cli.Usagef("--port %d: give a number from 0 to 65535", o.port)
 	}
@@ -71,6 +81,19 @@ func (o *options) run(c *cobra.Command, e cli.Env) error {
 	if o.namespace == "" {
 		return cli.Usagef("--agent-namespace: name the namespace of the agents, such as %s", agents.DefaultNamespace)
 	}
+	return o.flows.check(c)
+}
+
+// run serves the pages until the context of the command ends.
+func (o *options) run(c *cobra.Command, e cli.Env) error {
+	if err := o.check(c); err != nil {
+		return err
+	}
+	flows, of, err := o.flows.open(e)
+	if err != nil {
+		return err
+	}
+	defer flows.Close()
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)))
 	if err != nil {
 		return fmt.Errorf("listen on --port: %w", err)
@@ -85,6 +108,8 @@ func (o *options) run(c *cobra.Command, e cli.Env) error {
 		Inexact: func(ctx context.Context, c *page.Cluster) ([]lint.Construct, error) {
 			return query.Inexact(ctx, c.Snapshot)
 		},
+		Flows:   flows.Flows,
+		FlowsOf: of,
 	}
 	watched := make(chan error, 1)
 	if o.Live() {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/kube/kubetest"
 )
 
@@ -26,7 +28,7 @@ func start(t *testing.T, args ...string) (address string, stop func() int) {
 	t.Helper()
 	in, out := io.Pipe()
 	var errs bytes.Buffer
-	e := cli.Env{Stdout: out, Stderr: &errs}
+	e := cli.Env{Stdout: out, Stderr: &errs, Dial: socket.Dial}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
@@ -155,6 +157,16 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"-m", dir, "--port", "70000"}, "--port 70000: give a number from 0 to 65535"},
 		{[]string{"-m", dir, "--agents"}, "--agents: works with an API server only"},
 		{[]string{"-m", dir, "--agent-namespace", "x"}, "--agent-namespace: works with --agents only"},
+		{[]string{"-m", dir, "--relay", "localhost"}, `--relay "localhost": give tls://HOST:PORT`},
+		{[]string{"-m", dir, "--relay", "relay.example:4245"}, "--relay relay.example:4245: other machines send flows over TLS only: give tls://relay.example:4245"},
+		{[]string{"-m", dir, "--relay", "127.0.0.1:4245", "--relay-token-file", "t"}, "--relay-token-file: works with --relay tls://HOST:PORT only"},
+		{[]string{"-m", dir, "--relay-ca", "c"}, "--relay-ca: works with --relay tls://HOST:PORT only"},
+		{[]string{"-m", dir, "--relay", "tls://localhost:4245", "--socket", "s"}, "--relay and --socket: give one of them"},
+		{[]string{"-m", dir, "--socket", ""}, "--socket: name the agent's socket"},
+		{[]string{"-m", dir, "--relay", "tls://localhost:4245", "--relay-ca", "none"}, "--relay-ca: open none: "},
+		{[]string{"-m", dir, "--relay", "tls://localhost:4245", "--relay-ca", dir + "/m.yaml"}, "it has no certificate in PEM"},
+		{[]string{"-m", dir, "--relay", "tls://localhost:4245", "--relay-token-file", "none"}, "--relay-token-file none: open none: "},
+		{[]string{"-m", dir, "--relay", "tls://localhost:4245", "--relay-token-file", os.DevNull}, "the file is empty"},
 		{[]string{"-m", dir, "x"}, `unexpected argument "x"`},
 		{[]string{"-m", t.TempDir()}, "no policies, pods"},
 		{[]string{"-m", clitest.Directory(t, manifest+"---\n{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: 1}}\n")}, "--skip-bad skips such documents"},

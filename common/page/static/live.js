@@ -14,7 +14,9 @@
   const say = text => { if (live.textContent !== text) live.textContent = text }
 
   events.onopen = () => say('New flows appear by themselves.')
-  events.onerror = () => say('The connection is lost: trying again. Some flows may be missing.')
+  events.onerror = () => say(events.readyState === EventSource.CLOSED
+    ? 'No new flows: load the page again.'
+    : 'The connection is lost: trying again. Some flows may be missing.')
   events.addEventListener('flow', e => {
     if (paused) return
     const flow = JSON.parse(e.data)
