@@ -106,6 +106,8 @@ func systemSuites() []suite {
 			{packages: []string{"./linux"}, flags: []string{"-count=1", "-timeout=20m", "-run=^TestAttack"}, env: whole},
 		}},
 		{name: "alerts", steps: []step{
+			{dir: "test/grafana", vet: true, packages: []string{"."}},
+			{dir: "test/grafana", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
 			{packages: []string{"./test/monitoring"}, flags: []string{"-count=1", "-timeout=10m"}},
 		}},
 		{name: "race", summary: true, steps: []step{
