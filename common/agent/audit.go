@@ -36,6 +36,7 @@ func (l *loop) audit() {
 	l.audited = now
 	found, broken, unknown, err := l.compare()
 	l.agent.meter.Audited(now, len(found), err)
+	l.auditFailed = err
 	if err != nil {
 		l.log.Warn("audit the data path; retrying at the next interval", "error", err)
 		return

@@ -4,7 +4,9 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -54,6 +56,37 @@ func TestAudit(t *testing.T) {
 		} {
 			if got := r.metric(series); got != want {
 				t.Errorf("%s %s, want %s", series, got, want)
+			}
+		}
+		r.end()
+	})
+}
+
+// TestAuditFails checks that an audit that cannot compare is a problem with the error, until one can.
+func TestAuditFails(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.change = func(c *agent.Config) { c.AuditEvery = 10 * time.Second }
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		const problem = "audit: installed state cannot be compared with intended state, so changes by other processes stay: list attachments: endpoints: no answer; next attempt within 10s"
+		for _, fails := range []bool{true, false} {
+			r.fake.SetFault(func(_ context.Context, step string) error {
+				if fails && step == "endpoints" {
+					return errors.New("no answer")
+				}
+				return nil
+			})
+			time.Sleep(15 * time.Second)
+			if all := r.agent.Node(context.Background()).Problems; slices.Contains(all, problem) != fails {
+				t.Errorf("audits fail: %t, problems %q", fails, all)
+			}
+			want := "0"
+			if fails {
+				want = "1"
+			}
+			if got := r.metric(`isthmus_problems{kind="audit"}`); got != want {
+				t.Errorf("audits fail: %t, isthmus_problems %q", fails, got)
 			}
 		}
 		r.end()

@@ -53,12 +53,14 @@ type loop struct {
 	replacing replacing
 	pressure  []string  // maps that are nearly full
 	audited   time.Time // time of the last audit
-	contested contest   // objects that another process keeps changing
-	inPod     []inPod   // what the last audit found inside of pods
-	checks    checks
-	watching  watching
-	adoptions adoptions
-	engines   engines
+	// auditFailed is the error of the last audit, nil if it could compare everything.
+	auditFailed error
+	contested   contest // objects that another process keeps changing
+	inPod       []inPod // what the last audit found inside of pods
+	checks      checks
+	watching    watching
+	adoptions   adoptions
+	engines     engines
 }
 
 // entry is an endpoint's record and what this process knows about it.

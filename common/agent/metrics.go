@@ -279,13 +279,14 @@ const (
 	problemUnenforced  problemKind = "unenforced"   // pods that are not under policy
 	problemEndpoint    problemKind = "endpoint"     // pods that could not be repaired or removed, or that changed their own network
 	problemDrift       problemKind = "drift"        // objects that another process keeps changing
+	problemAudit       problemKind = "audit"        // an audit that cannot compare
 	problemDataPath    problemKind = "data_path"    // components, routes and tunnels
 	problemAddresses   problemKind = "addresses"    // pod ranges
 	problemCapacity    problemKind = "capacity"     // maps that are nearly full
 	problemUnannounced problemKind = "announcement" // what other nodes must know about this one
 )
 
-var problemKinds = []problemKind{problemAgent, problemSource, problemPolicy, problemUnenforced, problemEndpoint, problemDrift,
+var problemKinds = []problemKind{problemAgent, problemSource, problemPolicy, problemUnenforced, problemEndpoint, problemDrift, problemAudit,
 	problemDataPath, problemAddresses, problemCapacity, problemUnannounced}
 
 type problems []problem

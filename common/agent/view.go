@@ -105,6 +105,10 @@ func (l *loop) problems() (all problems) {
 	all.add(problemAddresses, l.addresses.warnings...)
 	all.add(problemCapacity, l.pressure...)
 	all.add(problemDataPath, l.pool.Problems()...)
+	if l.auditFailed != nil {
+		all.add(problemAudit, fmt.Sprintf("audit: installed state cannot be compared with intended state, so changes by other processes stay: %s; next attempt within %s",
+			oneLine(l.auditFailed), l.cfg.AuditEvery))
+	}
 	all.add(problemDrift, l.contested.problems()...)
 	all.add(problemAddresses, l.resolverProblems()...)
 	all.add(problemDrift, l.checks.contested.problems()...)
