@@ -68,6 +68,8 @@ type Cluster struct {
 	Pods       []*model.Pod
 	Policies   []*model.Policy
 	DenyLists  []*model.DenyList
+	// ServiceCIDRs are missing in archives of older agents.
+	ServiceCIDRs []*model.ServiceCIDR `json:",omitempty"`
 }
 
 // MakeCluster lists the objects of a snapshot.
@@ -88,14 +90,17 @@ func MakeCluster(s *model.Snapshot) Cluster {
 	for _, x := range s.DenyLists.All() {
 		o.DenyLists = append(o.DenyLists, x)
 	}
+	for _, x := range s.ServiceCIDRs.All() {
+		o.ServiceCIDRs = append(o.ServiceCIDRs, x)
+	}
 	o.Sort()
-	return Cluster{o.Namespaces, o.Nodes, o.Pods, o.Policies, o.DenyLists}
+	return Cluster{o.Namespaces, o.Nodes, o.Pods, o.Policies, o.DenyLists, o.ServiceCIDRs}
 }
 
 // Objects returns the objects as lists.
 func (c Cluster) Objects() model.Objects {
 	return model.Objects{Namespaces: slices.Clone(c.Namespaces), Nodes: slices.Clone(c.Nodes), Pods: slices.Clone(c.Pods),
-		Policies: slices.Clone(c.Policies), DenyLists: slices.Clone(c.DenyLists)}
+		Policies: slices.Clone(c.Policies), DenyLists: slices.Clone(c.DenyLists), ServiceCIDRs: slices.Clone(c.ServiceCIDRs)}
 }
 
 // Snapshot returns the cluster of the Bundle. The node has all addresses that its rules use.

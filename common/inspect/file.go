@@ -143,7 +143,7 @@ func (b *Bundle) check() error {
 // Check refuses objects that were decoded from JSON which MakeCluster does not explain.
 func (c Cluster) Check() error {
 	if slices.Contains(c.Namespaces, nil) || slices.Contains(c.Nodes, nil) || slices.Contains(c.Pods, nil) ||
-		slices.Contains(c.Policies, nil) || slices.Contains(c.DenyLists, nil) {
+		slices.Contains(c.Policies, nil) || slices.Contains(c.DenyLists, nil) || slices.Contains(c.ServiceCIDRs, nil) {
 		return fmt.Errorf("%w: cluster.json has an empty object", errBundle)
 	}
 	for _, p := range c.Policies {

@@ -35,7 +35,7 @@ type Report struct {
 
 // Step is one place that the packet passes.
 type Step struct {
-	// What is the place: attachment, egress policy, path, ingress policy.
+	// What is the place: service, attachment, egress policy, path, ingress policy.
 	What string `json:"what"`
 	// Where is the pod or the node.
 	Where string `json:"where"`
@@ -71,10 +71,21 @@ func Flow(b *inspect.Bundle, s *model.Snapshot, f model.Flow, installed Installe
 	t := &tracer{b: b, flow: f, installed: installed, owners: s.Owners(),
 		r: &Report{Node: b.About.Node, From: x.From, To: x.To, Protocol: x.Protocol, Port: x.Port,
 			Intended: x.Verdict, Installed: model.Allow.String(), Steps: []Step{}}}
+	t.service(s)
 	t.end(x, model.Egress, f.Src)
 	t.path()
 	t.end(x, model.Ingress, f.Dst)
 	return t.r
+}
+
+// service adds that an address of Services is not the one about which policy decides. Agents do not read Services.
+func (t *tracer) service(s *model.Snapshot) {
+	for _, c := range s.ServiceCIDRs.All() {
+		if slices.ContainsFunc(c.Prefixes, func(p netip.Prefix) bool { return p.Contains(t.flow.Dst) }) {
+			t.add(Step{What: "service", Where: t.flow.Dst.String(), Text: "an address of Services: this node replaces it by that of a backend before policy decides, so the verdicts below are not those of the connection; name the pod of a backend, or use --all-nodes, which reads the Services"})
+			return
+		}
+	}
 }
 
 func (t *tracer) add(s Step) {

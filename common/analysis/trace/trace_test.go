@@ -29,6 +29,11 @@ func bundle() *inspect.Bundle {
 			{ID: "b:eth0", Pod: model.PodID{Namespace: "shop", Name: "b"}, Table: "2", Policies: []model.Origin{origin}}}}
 }
 
+// withServices gives the cluster a range of Services.
+func withServices(b *inspect.Bundle) {
+	b.Cluster.ServiceCIDRs = []*model.ServiceCIDR{{Name: "kubernetes", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}}}
+}
+
 // TestSteps changes the data of a node, and checks the verdicts and the drift of a flow to TCP 80.
 func TestSteps(t *testing.T) {
 	exact := func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
@@ -55,6 +60,8 @@ func TestSteps(t *testing.T) {
 		"other node":      {"10.0.1.2", "10.0.2.2", nil, exact, "unknown", false, "decided on node n2: run isthmusctl trace there"},
 		"from other node": {"10.0.2.2", "10.0.1.3", nil, exact, "unknown", false, "from node n2, by direct (1)"},
 		"to the world":    {"10.0.1.2", "203.0.113.1", nil, exact, "allow", false, "leaves the cluster"},
+		"to a Service":    {"10.0.1.2", "10.96.0.5", withServices, exact, "allow", false, "an address of Services: this node replaces it by that of a backend before policy decides"},
+		"no Service":      {"10.0.1.2", "203.0.113.1", withServices, exact, "allow", false, "leaves the cluster"},
 		"from the world":  {"203.0.113.1", "10.0.1.3", nil, exact, "allow", false, "from outside the cluster"},
 		"neither here":    {"203.0.113.1", "10.0.2.2", nil, exact, "unknown", false, "neither end is on this node"},
 		"not attached":    {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.Endpoints = b.Endpoints[:1] }, exact, "deny", true, "the pod is not attached to this node"},
