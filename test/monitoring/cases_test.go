@@ -101,6 +101,9 @@ var cases = []alertCase{
 	{"IsthmusHNSErrors", map[string]string{`isthmus_hns_call_errors_total{instance="n1",op="CreateEndpoint",code="ended"}`: "0+2x40", `isthmus_hns_call_errors_total{instance="n1",op="X",code="0x80070005"}`: "0x9 2x40"}, "30m", "", nil},
 
 	{"IsthmusReportsFail", map[string]string{`isthmus_report_requests_total{instance="n1",what="node",result="error"}`: "0+1x60"}, "40m", "n1 cannot write to the API server", on("what", "node", "result", "error")},
+	{"IsthmusReportsFail", map[string]string{`isthmus_report_requests_total{instance="n1",what="node",result="error"}`: "8 8 9 9 9 9 9 10x4 11x4 12x4 13x4 14x4 15x4 16x4 17x4 18x4 19x4"}, "44m",
+		"n1 cannot write to the API server", on("what", "node", "result", "error")}, // the longest pause between attempts is 5 minutes
+	{"IsthmusReportsFail", map[string]string{`isthmus_report_requests_total{instance="n1",what="node",result="error"}`: "0x9 12x60"}, "28m", "", nil}, // the API server was away
 	{"IsthmusReportsFail", map[string]string{`isthmus_report_requests_total{instance="n1",what="node",result="error"}`: "0x9 2x60", `isthmus_report_requests_total{instance="n1",what="node",result="ok"}`: "0+9x60"}, "40m", "", nil},
 
 	{"IsthmusVersionsDiffer", map[string]string{`isthmus_build_info{instance="n1",os="linux",version="1"}`: "1x500", `isthmus_build_info{instance="n2",os="linux",version="2"}`: "1x500"}, "7h",
