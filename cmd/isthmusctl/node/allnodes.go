@@ -67,8 +67,8 @@ func (a *allNodes) check(c *cobra.Command) error {
 	return nil
 }
 
-// open lists the agents of a cluster.
-func (a *allNodes) open(ctx context.Context, kubeconfig string, timeout time.Duration) (*agents.Cluster, []agents.Agent, error) {
+// open lists the agents of a cluster. It names nodes that do not answer on stderr.
+func (a *allNodes) open(ctx context.Context, stderr io.Writer, kubeconfig string, timeout time.Duration) (*agents.Cluster, []agents.Agent, error) {
 	if timeout <= 0 {
 		return nil, nil, cli.Usagef("--timeout %s: give a duration above 0", timeout)
 	}
@@ -77,6 +77,13 @@ func (a *allNodes) open(ctx context.Context, kubeconfig string, timeout time.Dur
 	c, err := agents.New(cfg, a.namespace)
 	if err != nil {
 		return nil, nil, err
+	}
+	c.Waiting = func(nodes []string) {
+		text := strings.Join(nodes[:min(len(nodes), maxWaiting)], ", ")
+		if more := len(nodes) - maxWaiting; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		fmt.Fprintf(cli.Printable(stderr), "isthmusctl: no answer yet from %s; --timeout ends the wait after %s\n", text, timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -90,9 +97,12 @@ func (a *allNodes) open(ctx context.Context, kubeconfig string, timeout time.Dur
 	return c, list, nil
 }
 
+// maxWaiting bounds the names of nodes that do not answer.
+const maxWaiting = 10
+
 // run runs isthmusctl in the pods of all agents.
-func (a *allNodes) run(ctx context.Context, kubeconfig string, timeout time.Duration, args ...string) ([]agents.Result, error) {
-	c, list, err := a.open(ctx, kubeconfig, timeout)
+func (a *allNodes) run(ctx context.Context, stderr io.Writer, kubeconfig string, timeout time.Duration, args ...string) ([]agents.Result, error) {
+	c, list, err := a.open(ctx, stderr, kubeconfig, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +137,7 @@ func newAnswer(r agents.Result) nodeAnswer {
 
 // statusOfAll prints the status of all nodes. It is cli.ErrNotReady unless each answers and is ready.
 func (e env) statusOfAll(ctx context.Context, a *allNodes, s *shared, kubeconfig string) error {
-	results, err := a.run(ctx, kubeconfig, s.timeout, "status", "-o", "json")
+	results, err := a.run(ctx, e.Stderr, kubeconfig, s.timeout, "status", "-o", "json")
 	if err != nil {
 		return err
 	}
@@ -220,7 +230,7 @@ func writeAll(out io.Writer, list []nodeAnswer, ready int) error {
 
 // doctorOfAll prints what doctor finds on all nodes. It is cli.ErrNo if there is an error, or a node without an answer.
 func (e env) doctorOfAll(ctx context.Context, a *allNodes, timeout time.Duration, kubeconfig, output string) error {
-	results, err := a.run(ctx, kubeconfig, timeout, "doctor", "-o", "json")
+	results, err := a.run(ctx, e.Stderr, kubeconfig, timeout, "doctor", "-o", "json")
 	if err != nil {
 		return err
 	}

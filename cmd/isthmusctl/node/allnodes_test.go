@@ -22,6 +22,24 @@ func ask(args ...string) (status int, stdout, stderr string) {
 	return e.Run(context.Background(), args, Commands(e)...), out.String(), errs.String()
 }
 
+// While a node does not answer, stderr names it: the answer comes after the timeout.
+func TestAllNodesThatHang(t *testing.T) {
+	nodes := []corev1.Node{kubetest.ClusterNode("n1", "linux"), kubetest.ClusterNode("n2", "linux")}
+	pods := []corev1.Pod{kubetest.AgentPod("n1", "n1", "agent-linux"), kubetest.AgentPod("n2", "n2", "agent-linux")}
+	answer := make(chan struct{})
+	server := kubetest.NewExecServer(t, nodes, pods, func(pod string, _ []string) ([]byte, []byte, int) {
+		if pod == "isthmus-system/n2" {
+			<-answer
+		}
+		return []byte(`{"node":"n1","ready":true}`), nil, 0
+	})
+	status, out, errs := ask("status", "--all-nodes", "--kubeconfig", server.Kubeconfig(t), "--timeout", "4s")
+	close(answer)
+	if want := "isthmusctl: no answer yet from n2; --timeout ends the wait after 4s\n"; !strings.Contains(errs, want) || status != 3 || !strings.Contains(out, "nodes=2 ready=1 unknown=1") {
+		t.Errorf("status %d, %q, want %q on stderr\n%s", status, errs, want, out)
+	}
+}
+
 // What a node prints cannot control the terminal of the user, and an answer that is none is an error of that node.
 func TestAllNodesOfBadNodes(t *testing.T) {
 	answers := map[string]string{"n1": `{"node":"n1","ready":true,"version":"\u001b[2Jv1","problems":["a\u009bb\u0007\nstatus: nodes=0"],"a_new_field":1}`, "n2": "{", "n3": `["not", 1, "object"]`, "n4": ""}

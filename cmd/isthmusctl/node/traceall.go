@@ -51,7 +51,7 @@ func (e env) traceAll(ctx context.Context, a *allNodes, s *shared, o *traceOptio
 	if all[0].Step != nil {
 		answer.Service = all[0].Step.Where
 	}
-	c, list, err := a.open(ctx, kubeconfig, s.timeout)
+	c, list, err := a.open(ctx, e.Stderr, kubeconfig, s.timeout)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +50,9 @@ type Agent struct {
 
 // Cluster runs commands in a cluster.
 type Cluster struct {
+	// Waiting, if set, receives the names of nodes that have not answered a call of Run for two seconds, once per call.
+	Waiting func(nodes []string)
+
 	namespace string
 	client    rest.Interface
 	codec     runtime.ParameterCodec
@@ -75,7 +79,7 @@ func New(cfg watch.APIConfig, namespace string) (*Cluster, error) {
 		return nil, fmt.Errorf("prepare client: %w", err)
 	}
 	codec := runtime.NewParameterCodec(scheme)
-	return &Cluster{namespace, client, codec, podexec.New(config, client, codec)}, nil
+	return &Cluster{namespace: namespace, client: client, codec: codec, exec: podexec.New(config, client, codec)}, nil
 }
 
 // List returns the agents of all nodes, by the name of the node. It is an error if only other namespaces have pods of agents.
@@ -211,12 +215,30 @@ func Everywhere(all []Agent, args ...string) []Call {
 	return calls
 }
 
+// patience is how long Run waits before it names the nodes that do not answer.
+const patience = 2 * time.Second
+
 // Run makes calls in the pods of agents, several at a time, and returns the results in the same order. timeout bounds
 // each of them.
 func (c *Cluster) Run(ctx context.Context, timeout time.Duration, all []Call) []Result {
 	results := make([]Result, len(all))
 	tokens := make(chan struct{}, concurrent)
 	var running sync.WaitGroup
+	var mu sync.Mutex
+	left := make(map[int]string) // nodes without an answer
+	for i, a := range all {
+		if a.Missing == "" {
+			left[i] = a.Node
+		}
+	}
+	slow := time.AfterFunc(patience, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(left) > 0 && c.Waiting != nil {
+			c.Waiting(slices.Compact(slices.Sorted(maps.Values(left))))
+		}
+	})
+	defer slow.Stop()
 	for i, a := range all {
 		results[i].Agent = a.Agent
 		if a.Missing != "" {
@@ -229,6 +251,9 @@ func (c *Cluster) Run(ctx context.Context, timeout time.Duration, all []Call) []
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			results[i].Output, results[i].Status, results[i].Err = c.exec.Run(ctx, podexec.In{Namespace: a.Namespace, Pod: a.Pod, Container: container}, command(a.OS, a.Args))
+			mu.Lock()
+			defer mu.Unlock()
+			delete(left, i)
 		})
 	}
 	running.Wait()
