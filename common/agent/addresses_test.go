@@ -130,6 +130,10 @@ func TestWindowsNode(t *testing.T) {
 		wantCode(t, err, 11, "the addresses and pod ranges of node node1 are not known yet")
 		err = r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 50, "the addresses and pod ranges of node node1 are not known")
+		const problem = "the data path is not open: the addresses and pod ranges of node node1 are not known yet: wait until its Node object has addresses and podCIDRs"
+		if all := r.agent.Node(context.Background()).Problems; !slices.Contains(all, problem) {
+			t.Errorf("problems %q, want %q", all, problem)
+		}
 		if len(opened) > 0 {
 			t.Errorf("opened %v too early", opened)
 		}

@@ -87,8 +87,8 @@ func (l *loop) problems() (all problems) {
 	case l.snapshot == nil:
 		all.add(problemSource, "the state of the cluster is not known yet")
 	case l.backend == nil && l.refused() == "":
-		problem, _ := l.whyNotOpen()
-		all.add(problemAddresses, "the data path is not open: "+problem)
+		problem, remedy := l.whyNotOpen()
+		all.add(problemAddresses, "the data path is not open: "+problem+": "+remedy)
 	}
 	if other := l.refused(); other != "" {
 		all.add(problemDataPath, "no policy is enforced: "+other)
