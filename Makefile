@@ -179,7 +179,7 @@ test-attack: deps ## Packets that policy denies, made as an attacker would, over
 	@$(run) attack
 
 .PHONY: test-alerts
-test-alerts: deps ## Alerts by promtool, and the dashboard by Grafana's schema and on a Prometheus that scrapes two nodes (needs root; two minutes)
+test-alerts: deps-kubernetes deps ## Alerts by promtool, the dashboard by Grafana's schema and on a Prometheus that scrapes two nodes, and each runbook on a broken cluster (needs root; ten minutes; the first time it builds kube-apiserver)
 	@.ci/deps prometheus >/dev/null
 	@$(run) alerts
 

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -54,11 +56,16 @@ func (n *Node) windowsFlags() []string {
 
 // ask calls the control socket of a Windows node.
 func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, error) {
+	return n.send(ctx, path, query, nil)
+}
+
+// send is ask with a body.
+func (n *Node) send(ctx context.Context, path string, query url.Values, body []byte) (string, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.control())
 		}}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://winnode"+path+"?"+query.Encode(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://winnode"+path+"?"+query.Encode(), bytes.NewReader(body))
 	if err != nil {
 		return "", err
 	}
@@ -67,11 +74,26 @@ func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, 
 		return "", err
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
+	said, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s of %s: %s", path, n.Name, strings.TrimSpace(string(body)))
+		err = fmt.Errorf("%s of %s: %s", path, n.Name, strings.TrimSpace(string(said)))
 	}
-	return strings.TrimSpace(string(body)), err
+	return strings.TrimSpace(string(said)), err
+}
+
+// Fault makes calls to the node's HNS fail, or wait.
+func (n *Node) Fault(ctx context.Context, f fault.Fault) error {
+	text, err := json.Marshal(f)
+	if err == nil {
+		_, err = n.send(ctx, "/fault", nil, text)
+	}
+	return err
+}
+
+// EndFaults ends all faults of the node's HNS.
+func (n *Node) EndFaults(ctx context.Context) error {
+	_, err := n.ask(ctx, "/fault/clear", nil)
+	return err
 }
 
 // makeHCNNamespace does what containerd does before CNI ADD. A network namespace represents the HCN namespace.

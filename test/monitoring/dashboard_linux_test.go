@@ -6,17 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -113,14 +104,14 @@ spec:
 `
 
 // commands are what the nodes run.
-var commands clustertest.Commands
+var commands = clustertest.Commands{More: build}
 
-func TestMain(m *testing.M) { os.Exit(commands.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(leftOut(commands.Main(m))) }
 
 // TestDashboard runs a Linux and a Windows node, has Prometheus scrape both while pods are attached and a policy
 // changes, and asks it for each expression of the dashboard and each recording rule.
 func TestDashboard(t *testing.T) {
-	program := tool(t, "prometheus")
+	tool(t, "prometheus")
 	if os.Getuid() != 0 {
 		t.Skip("needs root: make test-alerts runs it")
 	}
@@ -128,7 +119,7 @@ func TestDashboard(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	c := commands.Start(t, manifests, cluster.Config{Linux: 1, Windows: 1})
-	server := startPrometheus(ctx, t, program, c)
+	server := startPrometheus(ctx, t, rulesFile, map[string][]string{"isthmus-agent": agents(t, c)})
 	time.Sleep(3 * time.Second) // some scrapes before the first pod
 	clustertest.Attach(t, c)
 	pending := make(map[string]string) // by title
@@ -162,111 +153,4 @@ func TestDashboard(t *testing.T) {
 		t.Errorf("%d nodes have more than 400 series, %v", over, err)
 	}
 	fmt.Printf("dashboard: %d panels, %d expressions, %d empty\n", len(d.Panels), asked, len(pending))
-}
-
-// prometheus is a running server.
-type prometheus struct{ address string }
-
-// startPrometheus starts a server that scrapes the agents once a second. They listen in the namespaces of their
-// nodes, so each has a proxy.
-func startPrometheus(ctx context.Context, t *testing.T, program string, c *cluster.Cluster) prometheus {
-	t.Helper()
-	var targets []string
-	for _, n := range c.Nodes {
-		proxy := &httputil.ReverseProxy{
-			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: cluster.HTTP}) },
-			Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-				err = n.NS.Do(func() error { conn, err = new(net.Dialer).DialContext(ctx, network, address); return err })
-				return conn, err
-			}},
-		}
-		s := httptest.NewServer(proxy)
-		t.Cleanup(s.Close)
-		targets = append(targets, strings.TrimPrefix(s.URL, "http://"))
-	}
-	rules, err := filepath.Abs(rulesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	config, err := json.Marshal(map[string]any{ // JSON is YAML
-		"global":         map[string]string{"scrape_interval": "1s", "evaluation_interval": "1s"},
-		"rule_files":     []string{rules},
-		"scrape_configs": []any{map[string]any{"job_name": "isthmus-agent", "static_configs": []any{map[string]any{"targets": targets}}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(file, config, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	free.Close()
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		log.Close()
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("prometheus:\n%s", text)
-		}
-	})
-	p := prometheus{address}
-	for {
-		n, err := p.ask(ctx, "count(up == 1) == "+strconv.Itoa(len(targets)))
-		if err == nil && n == 1 {
-			return p
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("prometheus scrapes %d of %d agents: %v", n, len(targets), err)
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
-}
-
-// ask returns the number of series of a query that have a value. A quantile of nothing is not a value.
-func (p prometheus) ask(ctx context.Context, expr string) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/api/v1/query?query="+url.QueryEscape(expr), nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	var answer struct {
-		Status, Error string
-		Data          struct {
-			Result []struct{ Value [2]any }
-		}
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		return 0, fmt.Errorf("%s: %w", resp.Status, err)
-	}
-	if answer.Status != "success" {
-		return 0, fmt.Errorf("%s: %s", expr, answer.Error)
-	}
-	n := 0
-	for _, r := range answer.Data.Result {
-		text, _ := r.Value[1].(string)
-		if v, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(v) {
-			n++
-		}
-	}
-	return n, nil
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/isthmus-net/isthmus/test/console"
 )
 
 const (
@@ -69,6 +71,35 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
+// section holds the commands of a section of docs/operate/alerts.md, and its queries to Prometheus.
+type section struct {
+	commands []console.Command
+	queries  []string
+}
+
+// sections reads the page.
+func sections(t *testing.T) map[string]section {
+	t.Helper()
+	text, err := os.ReadFile(runbooks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]section)
+	for _, part := range strings.Split(string(text), "\n### ")[1:] {
+		name, body, _ := strings.Cut(part, "\n")
+		var s section
+		if s.commands, err = console.Commands(body); err != nil {
+			t.Fatalf("%s: section %s: %v", runbooks, name, err)
+		}
+		for _, block := range strings.Split(body, "```promql\n")[1:] {
+			block, _, _ = strings.Cut(block, "\n```")
+			s.queries = append(s.queries, strings.Split(block, "\n")...)
+		}
+		all[name] = s
+	}
+	return all
+}
+
 // TestRunbooks checks that each alert has a section of docs/operate/alerts.md, and that no section is left
 // of an alert that is gone.
 func TestRunbooks(t *testing.T) {
@@ -76,7 +107,7 @@ func TestRunbooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := alerts(t)
+	all, parts := alerts(t), sections(t)
 	if len(all) < 12 {
 		t.Errorf("%d alerts, want at least 12", len(all))
 	}
@@ -91,6 +122,9 @@ func TestRunbooks(t *testing.T) {
 		section, _, _ = strings.Cut(section, "\n### ")
 		if !ok || len(strings.Fields(section)) < 25 {
 			t.Errorf("%s has no section of docs/operate/alerts.md, or one that says little", name)
+		}
+		if len(parts[name].commands)+len(parts[name].queries) == 0 {
+			t.Errorf("%s: the section of docs/operate/alerts.md has no command that a test could follow", name)
 		}
 	}
 	for line := range strings.Lines(string(text)) {

@@ -108,7 +108,7 @@ func systemSuites() []suite {
 		{name: "alerts", steps: []step{
 			{dir: "test/grafana", vet: true, packages: []string{"."}},
 			{dir: "test/grafana", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
-			{packages: []string{"./test/monitoring"}, flags: []string{"-count=1", "-timeout=10m"}},
+			{packages: []string{"./test/monitoring"}, flags: []string{"-count=1", "-timeout=40m"}},
 		}},
 		{name: "race", summary: true, steps: []step{
 			{packages: concurrent, flags: []string{"-count=1", "-race", "-short", "-timeout=5m"}, env: []string{"CGO_ENABLED=1"}},

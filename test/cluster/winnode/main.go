@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,6 +33,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/kube/writeback"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/test/hnsemu/host"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/flowevents"
@@ -51,6 +53,8 @@ type options struct {
 	fabric       string
 
 	eventRate, eventBurst uint
+
+	auditInterval time.Duration
 }
 
 func run(args []string, out io.Writer) int {
@@ -73,6 +77,7 @@ func run(args []string, out io.Writer) int {
 	f.StringVar(&o.fabric, "fabric", string(fabric.Auto), "auto, routes or none")
 	f.UintVar(&o.eventRate, "flow-event-rate", 20, "events of denied flows per second and pod, for each direction")
 	f.UintVar(&o.eventBurst, "flow-event-burst", 100, "burst of those events")
+	f.DurationVar(&o.auditInterval, "audit-interval", agent.Defaults().AuditEvery, "interval of comparing installed with intended state")
 	f.StringVar(&o.clusterCIDRs, "cluster-cidr", "", "ranges of all nodes' pods, separated by commas; beyond them pods go by their node's address; without it they follow from the Nodes")
 	if f.Parse(args) != nil {
 		return 2
@@ -162,7 +167,7 @@ func newConfig(o options, source kube.Source, writers *writers) agent.Config {
 	if writers != nil {
 		cfg.Report, cfg.Announce, cfg.Collectors = writers.reporter.Set, writers.announcer.Set, []prometheus.Collector{writers.reporter, writers.announcer}
 	}
-	cfg.OpenNeedsNode = true
+	cfg.OpenNeedsNode, cfg.AuditEvery = true, o.auditInterval
 	return cfg
 }
 
@@ -210,7 +215,7 @@ func opener(o options, h *host.Host, calls *windows.CallMetrics, log *slog.Logge
 		if c.Mode == windows.Overlay { // has no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}
-		return windows.New(ctx, c, h.Client(), log)
+		return windows.New(ctx, c, &fault.Client{Fake: h.Client(), Faults: h.Service.Target().Faults}, log)
 	}, nil
 }
 
