@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,6 +71,42 @@ func TestForeignInterfaces(t *testing.T) {
 // bridge.
 func TestForeignServices(t *testing.T) {
 	onForeign(t, func(t *testing.T, l *lab) { egressToServices(serviceLab(t, l)) })
+}
+
+// portmap are rules as the plugin portmap makes them: packets with bit 13 of the mark are masqueraded. It sets the bit for
+// host ports.
+const portmap = `
+table %[1]s portmap-test {
+	chain pre { type nat hook prerouting priority -100; %[1]s daddr %[2]s tcp dport 18080 jump hostport; }
+	chain hostport { meta mark set meta mark or 0x2000; tcp dport 18080 dnat to %[3]s; }
+	chain post { type nat hook postrouting priority 99; meta mark and 0x2000 != 0 masquerade; }
+}`
+
+// Marks of packets are no marks of the plugin portmap, which would masquerade the packets. Its own mark does not drop packets.
+func TestForeignMarksOfPortmap(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.load(fmt.Sprintf(portmap, "ip", nodeAddr4, "10.1.0.12:8080"))
+		l.load(fmt.Sprintf(portmap, "ip6", nodeAddr6, "[fd01::c]:8080"))
+		servers := traffic.ServersFor(t)
+		for i, out := range []string{outsideAddr4, outsideAddr6} {
+			l.must(servers.Greet(l.outside, netip.AddrPortFrom(netip.MustParseAddr(out), 8080), traffic.WhoAmI))
+			l.must(servers.Greet(b, netip.AddrPortFrom(podIPs(12)[i], 8080), traffic.WhoAmI))
+		}
+		l.apply(isolate("a", model.Egress, accept(pods("b")), accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
+		l.echo(l.outside, 90)
+		for _, out := range []string{outsideAddr4, outsideAddr6} {
+			l.allowed(a, "tcp", out, 90) // the kernel needs time until a new IPv6 address is usable
+		}
+		for i, f := range families {
+			own, out := podIPs(11)[i].String(), []string{outsideAddr4, outsideAddr6}[i]
+			l.answers(a, map[string]string{net.JoinHostPort(out, "8080"): own, net.JoinHostPort(podIPs(12)[i].String(), "8080"): own})
+			seen := l.answer(a, net.JoinHostPort(f.node, "18080"))
+			if _, err := netip.ParseAddr(seen); err != nil || seen == own {
+				t.Errorf("by a host port of %s, the client of pod b is %q, want an address of the node", f.node, seen)
+			}
+		}
+	})
 }
 
 // Policy stays in force while the agent is away, and a new agent continues it. Known connections

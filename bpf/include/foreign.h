@@ -10,9 +10,10 @@
  * must therefore be meant for that pod, and each frame that waits for a verdict after DNAT must
  * go to the host. */
 
-/* The bit of the mark that the VPC CNI plugin of AWS owns. Marks of packets from foreign
- * interfaces do not use it. */
-#define MARK_OF_OTHERS 0x00000080
+/* The bits of the mark that other plugins own: 7 is the VPC CNI plugin's of AWS. 13 is portmap's,
+ * whose rules masquerade each packet with it. Marks of packets from foreign interfaces do not use
+ * them. */
+#define MARK_OF_OTHERS 0x00002080
 
 static __always_inline bool equal_mac(const __u8 *a, const __u8 *b)
 {

@@ -21,7 +21,7 @@
 #define MARK_KIND 0x00003c00
 #define MARK_OURS 0xffff3fff
 #define MARK_APPROVED 0x00001400
-#define MARK_POST_DNAT 0x00002800
+#define MARK_POST_DNAT (foreign ? 0x00000c00 : 0x00002800)
 #define MARK_ROUND 0x000003ff
 
 #define POST_DNAT_RECORDS 65536
@@ -35,6 +35,12 @@ volatile __u32 decides_alone;
 static __always_inline __u32 our_mark(__u32 mark)
 {
 	return mark & (foreign ? MARK_OURS & ~MARK_OF_OTHERS : MARK_OURS);
+}
+
+/* Reports whether a mark names a record. */
+static __always_inline bool names_record(__u32 mark)
+{
+	return (our_mark(mark) & MARK_KIND) == MARK_POST_DNAT;
 }
 
 /* The record of a packet that DNAT may change. */
