@@ -8,11 +8,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // running makes a pod by the other plugin alone.
@@ -45,16 +47,57 @@ func (l *lab) having(n byte) (found []dataplane.Interface) {
 	return found
 }
 
-// adopt attaches a running pod by the handle of its interface.
-func (l *lab) adopt(name, handle string, n byte) error {
+// adopt attaches a running pod by the handle of its interface, under default deny.
+func (l *lab) adopt(name, handle string, n byte) error { return l.adoptAs(name, handle, n, false) }
+
+func (l *lab) adoptAs(name, handle string, n byte, observed bool) error {
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID("adopted-"+name, "eth0"), ContainerID: "adopted-" + name, IfName: "eth0",
-		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: handle, IPs: podIPs(n)}
+		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: handle, IPs: podIPs(n), Observed: observed}
 	return l.node.Do(func() error {
 		_, err := l.backend.AddEndpoint(context.Background(), spec)
 		if err == nil {
 			l.local[spec.ID] = compile.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
 		}
 		return err
+	})
+}
+
+// Running pods come under policy without the loss of a packet, if their packets pass until then and the data path knew
+// their addresses before it saw a packet.
+func TestAdoptedUnderTraffic(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		all := map[string]byte{"a": 11, "b": 12}
+		for name, n := range all {
+			l.running(name, n)
+			l.known = append(l.known, compile.Endpoint{Pod: model.PodID{Namespace: "default", Name: name}, IPs: podIPs(n)})
+		}
+		a, b := l.pods["a"], l.pods["b"]
+		var targets []traffic.Target
+		for i, to := range podIPs(12) {
+			targets = append(targets, traffic.Target{NS: b, From: podIPs(11)[i], To: netip.AddrPortFrom(to, 90)})
+		}
+		open, err := traffic.Connect(a, targets, 20)
+		l.must(err)
+		stream, err := traffic.NewStream(a, targets, 1000)
+		l.must(err)
+		l.apply()
+		for name, n := range all {
+			l.must(l.adoptAs(name, l.having(n)[0].Handle, n, true))
+			for more, began := stream.Received()+500, time.Now(); stream.Received() < more && time.Since(began) < patience; {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		l.known = nil
+		l.apply(isolate("a", model.Egress, accept(pods("b"))), isolate("b", model.Ingress, accept(pods("a"))))
+		for more, began := open.Exchanges()+200, time.Now(); open.Exchanges() < more && time.Since(began) < patience; {
+			time.Sleep(time.Millisecond)
+		}
+		got, err := stream.Finish()
+		l.must(err)
+		if broken, exchanges, _ := open.Finish(); len(broken) > 0 || exchanges == 0 || got.Lost() > got.Overflowed {
+			t.Errorf("%d of %d packets are lost, after %d exchanges %d connections are broken: %v", got.Lost(), got.Sent, exchanges, len(broken), errors.Join(broken...))
+		}
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
 	})
 }
 

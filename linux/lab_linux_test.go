@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,6 +54,7 @@ type lab struct {
 	log    io.Writer // nil: discard
 	state  *model.State
 	local  map[model.EndpointID]compile.Endpoint
+	known  []compile.Endpoint // pods of the cluster that are not attached
 	// xdp are the devices of the XDP program. deny holds the lists that apply applies with the
 	// policies; refused holds the entries that were not enforced as requested.
 	xdp     denylist.Devices
@@ -229,7 +232,7 @@ func (l *lab) tryApply(policies ...*model.Policy) error {
 	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr4), netip.MustParseAddr(nodeAddr6)},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}}
 	var pods []*model.Pod
-	for _, e := range l.local {
+	for _, e := range slices.Concat(slices.Collect(maps.Values(l.local)), l.known) {
 		pods = append(pods, &model.Pod{PodID: e.Pod, Node: "node", IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
 	}
 	l.cluster = model.MakeSnapshot(nil, []*model.Node{node}, pods, policies)

@@ -101,6 +101,44 @@ func TestAdoptRunningPods(t *testing.T) {
 	})
 }
 
+// Packets of a running pod pass until its policy is in force. An interface that was closed stays closed until then.
+func TestAdoptedPodLosesNoPacket(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.fake.SetInterfaces(made("5:2", 0))
+		r.policyOnlyAgent()
+		r.agent.Publish(running(2))
+		time.Sleep(time.Second)
+		r.wantPassing(map[string]bool{"uid-0": true})
+		r.fake.SetInterfaces(made("5:2", 0), made("7:2", 1)) // pod 1 was named before interface 7 existed
+		time.Sleep(3 * time.Second)
+		r.agent.Publish(cluster{pods: 2, nodes: []*model.Node{node("node1")}, edit: func(i int, p *model.Pod) {
+			p.IPs, p.Created = []netip.Addr{runningIP(i)}, int64(i)
+			if i == 1 {
+				p.UID = "uid-next"
+			}
+		}}.snapshot())
+		time.Sleep(3 * time.Second)
+		r.wantPassing(map[string]bool{"uid-0": true, "uid-next": false})
+		r.end()
+	})
+}
+
+// wantPassing checks of pods whose packets passed when they were attached, and that policy is in force now.
+func (r *rig) wantPassing(want map[string]bool) {
+	r.t.Helper()
+	r.wantAttached(len(want))
+	for _, id := range r.attached() {
+		for uid, passing := range want {
+			if !strings.HasSuffix(strings.TrimSuffix(id, ":eth0"), "."+uid) {
+				continue
+			}
+			if before, after := r.fake.Observed(model.EndpointID(id)); before != passing || after {
+				r.t.Errorf("packets of %s passed %t when it was attached, %t under policy; want %t, false", id, before, after, passing)
+			}
+		}
+	}
+}
+
 // An ADD takes the interface of an adopted pod over, and DEL ends it.
 func TestAddAfterAdoption(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {

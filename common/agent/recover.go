@@ -312,12 +312,18 @@ func (l *loop) attachedPods() (all []adoption.Attached) {
 // adopted reports whether no ADD named the endpoint.
 func (e *entry) adopted() bool { return strings.HasPrefix(e.NetNS, dataplane.HandlePrefix) }
 
-// adoptAll attaches pods and puts their policy in force by one Apply.
+// adoptAll attaches pods and puts their policy in force by one Apply. They ran without policy, so their packets pass
+// until then: default deny would interrupt connections. The data path must know the pods of the cluster first, or it
+// takes flows between pods for flows to the outside.
 func (l *loop) adoptAll(matches []adoption.Match) {
+	if len(matches) == 0 {
+		return
+	}
+	passing := l.enforced.inForce != nil && l.enforced.since.IsZero() || l.enforce(nil) == nil
 	var batch []*attachedAdd
 	since := make(map[*entry]time.Time)
 	for _, m := range matches {
-		e, err := l.adoptPod(m)
+		e, err := l.adoptPod(m, passing)
 		if err != nil {
 			l.log.Error("adopt pod", "pod", m.Pod.PodID, "interface", m.Interface.Name, "error", err)
 			l.adoptions.claims.Failed(m.Pod.PodID, oneLine(err))
@@ -337,8 +343,9 @@ func (l *loop) adoptAll(matches []adoption.Match) {
 	}
 }
 
-// adoptPod attaches a pod to its interface under default deny. After an error nothing remains.
-func (l *loop) adoptPod(m adoption.Match) (*entry, error) {
+// adoptPod attaches a pod to its interface, under default deny unless passing is set. A closed interface stays closed.
+// After an error nothing remains.
+func (l *loop) adoptPod(m adoption.Match, passing bool) (*entry, error) {
 	ips := slices.SortedFunc(slices.Values(m.Pod.IPs), netip.Addr.Compare)
 	e := &entry{Record: endpoint.Record{State: endpoint.Adding, Kind: endpoint.Foreign, IfName: m.Interface.IfName, NetNS: m.Interface.Handle,
 		ContainerID: "adopted" + strings.ReplaceAll(strings.TrimPrefix(m.Interface.Handle, dataplane.HandlePrefix), ":", "-") + "." + m.Pod.UID,
@@ -355,7 +362,9 @@ func (l *loop) adoptPod(m adoption.Match) (*entry, error) {
 	defer cancel()
 	l.step("adoption.attach")
 	var err error
-	if e.attachment, err = l.backend.AddEndpoint(ctx, l.spec(e)); err != nil {
+	spec := l.spec(e)
+	spec.Observed = spec.Observed || passing && !m.Interface.Closed
+	if e.attachment, err = l.backend.AddEndpoint(ctx, spec); err != nil {
 		l.rollBack(e)
 		return nil, dataPathError(err, "attach pod %s", e.Pod())
 	}
