@@ -9,6 +9,6 @@
 // As "e2e cluster up" and "e2e cluster stop" it leaves a cluster running in the
 // background instead, for make cluster.
 //
-// All its processes end with it. It restores the settings that kubelets change for the whole machine. It needs
-// cgroup v1, because nothing limits the nodes' resources.
+// All its processes end with it. It restores the settings that kubelets change for the whole machine, and the
+// controllers of cgroup v2. Nothing limits the nodes' resources.
 package main

@@ -45,9 +45,6 @@ type lab struct {
 
 // newLab locks the lab of a name, removes the remains of an earlier one, and builds missing files.
 func newLab(ctx context.Context, c config) (*lab, error) {
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		return nil, errors.New("this machine has cgroup v2 only, for which the nodes are not prepared: boot with systemd.unified_cgroup_hierarchy=0")
-	}
 	l, err := takeLab(c)
 	if err != nil {
 		return nil, err
@@ -265,8 +262,9 @@ func (l *lab) clear() error {
 	}
 	for i := range 9 {
 		n := l.newNode(i + 1)
-		errs = append(errs, n.ns.Close(), n.clearCgroups())
+		errs = append(errs, n.ns.Close(), l.cgroups().clearNode(n.name))
 	}
+	errs = append(errs, l.cgroups().restore())
 	entries, err := os.ReadDir(l.dir)
 	errs = append(errs, err)
 	for _, e := range entries {

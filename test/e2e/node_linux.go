@@ -6,12 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,9 +17,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/test/netns"
 )
-
-// cgroups is the directory of the hierarchies in which each node has a directory.
-const cgroups = "/sys/fs/cgroup"
 
 // node is a machine of the cluster.
 type node struct {
@@ -48,7 +43,7 @@ func (l *lab) startNode(n *node) error {
 	if n.ns, err = netns.New(n.ns.Path()); err != nil {
 		return err
 	}
-	if err := n.makeCgroups(); err != nil {
+	if err := l.cgroups().makeNode(n.name); err != nil {
 		return err
 	}
 	lines := []string{
@@ -120,69 +115,4 @@ func (l *lab) waitForNode(ctx context.Context, n *node) error {
 func (n *node) inside(args ...string) (string, error) {
 	flags := []string{"--target=" + strconv.Itoa(n.init.Process.Pid), "--mount", "--net", "--uts", "--pid", "--"}
 	return output(exec.Command("nsenter", append(flags, args...)...))
-}
-
-// makeCgroups makes the node's cgroup, which is the root cgroup of its kubelet.
-func (n *node) makeCgroups() error {
-	hierarchies, err := os.ReadDir(cgroups)
-	if err != nil {
-		return err
-	}
-	for _, h := range hierarchies {
-		dir := filepath.Join(cgroups, h.Name(), n.name)
-		if h.Type() == fs.ModeSymlink || h.Name() == "unified" {
-			continue
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("make cgroup: %w", err)
-		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			value, err := os.ReadFile(filepath.Join(cgroups, h.Name(), file))
-			if missing(err) {
-				continue
-			}
-			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, file), value, 0o644)
-			}
-			if err != nil {
-				return fmt.Errorf("make cgroup: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// clearCgroups removes the node's cgroups once their processes have ended.
-func (n *node) clearCgroups() error {
-	dirs, err := filepath.Glob(filepath.Join(cgroups, "*", n.name))
-	if err != nil {
-		return err
-	}
-	for _, top := range dirs {
-		var all []string
-		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				all = append(all, path)
-			}
-			if missing(err) {
-				return nil
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		for _, dir := range slices.Backward(all) { // innermost first
-			err := until(context.Background(), 10*time.Second, "the end of processes", func() error {
-				if err := syscall.Rmdir(dir); err != nil && !missing(err) {
-					return fmt.Errorf("remove cgroup %s: %w", dir, err)
-				}
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -113,9 +113,9 @@ func (s nodeSpec) mounts() error {
 	// A new sysfs shows the interfaces of this network namespace. The cgroups are moved there.
 	held := s.file("cgroup")
 	mkdir(held)
-	mount("/sys/fs/cgroup", held, "", unix.MS_BIND|unix.MS_REC)
+	mount(cgroupRoot, held, "", unix.MS_BIND|unix.MS_REC)
 	mount("sysfs", "/sys", "sysfs", 0)
-	mount(held, "/sys/fs/cgroup", "", unix.MS_BIND|unix.MS_REC)
+	mount(held, cgroupRoot, "", unix.MS_BIND|unix.MS_REC)
 	if err == nil {
 		err = unix.Unmount(held, unix.MNT_DETACH)
 	}

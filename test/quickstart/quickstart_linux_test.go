@@ -74,7 +74,7 @@ func run(t *testing.T, dir, script string) (string, error) {
 // traces lists what a cluster makes on the machine.
 func traces(t *testing.T) string {
 	t.Helper()
-	const look = `ls -d /var/tmp/isthmus-local /sys/fs/cgroup/*/local* 2>/dev/null
+	const look = `ls -d /var/tmp/isthmus-local /sys/fs/cgroup/*/local* /sys/fs/cgroup/local* 2>/dev/null
 grep -F /var/tmp/isthmus-local /proc/self/mountinfo
 ps -eo comm | grep -E '^(containerd|coredns|etcd|kube)' | sort
 ss -Hltn 'sport = :6443'
