@@ -31,7 +31,8 @@ KEEP ?=
 # node, unless WINE=0; make mixed does so with WINE=1.
 WINE ?=
 
-# More flags of make e2e, see build/e2e-lab -h. IP is the IP versions of its cluster: 4, 6 or dual.
+# More flags of make e2e, see build/e2e-lab -h. IP is the IP versions of its cluster: 4, 6 or dual. Beside flannel, in mode
+# policy: E2E="-network flannel -suites netpol,conformance,own,again".
 E2E ?=
 IP ?= 4
 NODES ?= 2
@@ -57,7 +58,7 @@ deps: ## Install what is missing on Debian 12 (needs root)
 
 .PHONY: deps-e2e
 deps-e2e: ## Install what the nodes of make e2e need on Debian 12 (needs root)
-	@.ci/deps bind9-dnsutils bind9-host busybox-static conntrack containerd containernetworking-plugins curl netcat-openbsd nftables runc >/dev/null
+	@.ci/deps bind9-dnsutils bind9-host busybox-static conntrack containerd containernetworking-plugins curl iptables netcat-openbsd nftables runc >/dev/null
 
 .PHONY: deps-windows
 deps-windows: ## Install Wine and a compiler for Windows on Debian 12 (needs root)

@@ -77,7 +77,7 @@ var marks = []string{
 // Nodes have one interface, so that the table of the second one leads to the same routers.
 func startAWS(t *testing.T, c *cluster.Cluster, bin string) {
 	t.Helper()
-	run(t, "aws", "go", "build", "-o", filepath.Join(bin, "ipamd"), "./ipamd")
+	build(t, bin, "ipamd")
 	if err := os.Mkdir(filepath.Dir(awsSocket), 0o700); err != nil {
 		t.Fatalf("%v: on this machine runs the VPC CNI plugin, or an earlier test was killed", err)
 	}

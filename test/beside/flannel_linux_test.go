@@ -51,9 +51,6 @@ func flannelConf(n *cluster.Node) string {
 `, subnetFile(n), filepath.Join(n.Dir, "flannel"), filepath.Join(n.Dir, "ipam"))
 }
 
-// usedByFlannel are the plugins that a list of flannel runs.
-var usedByFlannel = []string{"flannel", "bridge", "host-local", "portmap"}
-
 func subnetFile(n *cluster.Node) string { return filepath.Join(n.Dir, "subnet.env") }
 
 // flannel returns a function that starts flannel with a backend. The test configures it with IPv4 only.
@@ -65,7 +62,7 @@ func flannel(backend string) func(*testing.T, *cluster.Cluster, string) {
 // Windows nodes have the lease that flanneld.exe would make for a VXLAN.
 func startFlannel(t *testing.T, c *cluster.Cluster, bin, backend string) {
 	t.Helper()
-	buildFlanneld(t, bin)
+	build(t, bin, "flanneld")
 	programs, err := kubernetes.Build(t.Context(), os.Stderr, "etcd")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/test/beside/programs"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 	"github.com/isthmus-net/isthmus/test/netns"
@@ -58,8 +59,7 @@ func TestMigrate(t *testing.T) {
 		t.Skip("needs root and programs of other projects: make test-migrate runs it")
 	}
 	bin := t.TempDir()
-	build(t, bin, "host-local", "bridge", "portmap", "flannel")
-	buildFlanneld(t, bin)
+	build(t, bin, append([]string{"flanneld"}, programs.FlannelPlugins...)...)
 	if err := cluster.Build(ctx, "../..", bin, os.Stderr); err != nil {
 		t.Fatal(err)
 	}

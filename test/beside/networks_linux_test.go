@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/test/beside/programs"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -51,15 +52,15 @@ func networks() []network {
 			return fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "single", "type": "bridge", "bridge": "cbr0", "isGateway": true, "ipam": %s}`, hostLocal(n))
 		}},
 		{name: "ptp", uses: []string{"ptp", "host-local"}, checks: true, file: "10-ptp.conflist", conf: ptpConf},
-		{name: "flannel host-gw", uses: usedByFlannel, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "host-gw"}`), connects: true},
-		{name: "flannel vxlan", uses: usedByFlannel, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "vxlan"}`), connects: true},
+		{name: "flannel host-gw", uses: programs.FlannelPlugins, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "host-gw"}`), connects: true},
+		{name: "flannel vxlan", uses: programs.FlannelPlugins, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "vxlan"}`), connects: true},
 		{name: "aws-cni", uses: usedByAWS, file: "10-aws.conflist", conf: awsConf, only: is4, start: startAWS},
 		{name: "aws-cni, IPv6", uses: usedByAWS, file: "10-aws.conflist", conf: awsConf, only: is6, start: startAWS},
 		{name: "azure-vnet transparent", uses: []string{"azure-vnet", "portmap"}, file: "10-azure.conflist", conf: azureConf, start: startAzure},
 		{name: "win-bridge", uses: []string{"ptp", "host-local"}, checks: true, file: "10-win-bridge.conflist", conf: besidePTP(winBridgeConf), only: is4, start: startL2Bridge, windows: true},
 		{name: "sdnbridge", uses: []string{"ptp", "host-local"}, file: "10-sdnbridge.conflist", conf: besidePTP(sdnbridgeConf), only: is4, start: startL2Bridge, windows: true},
 		{name: "azure-vnet.exe", uses: []string{"ptp", "host-local", "azure-vnet.exe"}, file: "10-azure.conflist", conf: besidePTP(azureWindowsConf), only: is4, start: startAzureWindows, windows: true},
-		{name: "win-overlay", uses: usedByFlannel, file: "10-win-overlay.conflist", conf: winOverlayConf, only: is4, start: startOverlay, connects: true,
+		{name: "win-overlay", uses: programs.FlannelPlugins, file: "10-win-overlay.conflist", conf: winOverlayConf, only: is4, start: startOverlay, connects: true,
 			windows: true, overlay: true},
 	}
 }

@@ -69,6 +69,11 @@ func (l *lab) buildImages(ctx context.Context) error {
 			return err
 		}
 	}
+	if l.besideFlannel() {
+		if err := l.buildFlannel(ctx, source, writer); err != nil {
+			return err
+		}
+	}
 	// The image of Isthmus is the released one.
 	if l.reference, err = referenceOf(l.image); err != nil {
 		return fmt.Errorf("find image of Isthmus: %w: run make images", err)
@@ -155,26 +160,38 @@ func (l *lab) agnhostRoot(ctx context.Context, root string) error {
 		filepath.Join(l.bin, "agnhost"): "agnhost", "/bin/busybox": "bin/busybox",
 		filepath.Join(porter, "localhost.crt"): "localhost.crt", filepath.Join(porter, "localhost.key"): "localhost.key",
 	}
-	for _, tool := range tools {
-		path, err := exec.LookPath(tool)
-		if err != nil {
-			return fmt.Errorf("%w: run make deps-e2e", err)
-		}
-		copies[path] = "usr/bin/" + tool
-		libraries, err := librariesOf(path)
-		if err != nil {
-			return err
-		}
-		for _, lib := range libraries {
-			copies[lib] = strings.TrimPrefix(lib, "/")
-		}
-	}
 	for from, to := range copies {
 		if err := copyFile(from, filepath.Join(root, to)); err != nil {
 			return err
 		}
 	}
+	if err := copyTools(root, tools...); err != nil {
+		return err
+	}
 	return linkTools(root)
+}
+
+// copyTools copies commands of this machine into an image, with their libraries.
+func copyTools(root string, tools ...string) error {
+	for _, tool := range tools {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			return fmt.Errorf("%w: run make deps-e2e", err)
+		}
+		libraries, err := librariesOf(path)
+		if err != nil {
+			return err
+		}
+		for _, lib := range libraries {
+			if err := copyFile(lib, filepath.Join(root, lib)); err != nil {
+				return err
+			}
+		}
+		if err := copyFile(path, filepath.Join(root, "usr", "bin", tool)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // linkTools makes the shell and the small tools available under their names.

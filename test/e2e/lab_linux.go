@@ -35,12 +35,15 @@ type lab struct {
 	reference string
 	// fabricMode, if set, is installed instead of the mode auto.
 	fabricMode string
-	lock       *os.File
-	fabric     *netns.NS
-	control    *control
-	nodes      []*node
-	saved      map[string][]byte // sysctls
-	processes  []*exec.Cmd
+	// flannel is its manifest, and conflists are the texts of its configurations by node.
+	flannel   string
+	conflists map[string]string
+	lock      *os.File
+	fabric    *netns.NS
+	control   *control
+	nodes     []*node
+	saved     map[string][]byte // sysctls
+	processes []*exec.Cmd
 }
 
 // newLab locks the lab of a name, removes the remains of an earlier one, and builds missing files.

@@ -27,16 +27,18 @@ type config struct {
 	nodes    int
 	ip       string
 	networks []network // of ip
-	suites   []string
-	focus    string
-	focusOwn *regexp.Regexp // for the cases of this repository
-	began    time.Time      // when make began to prepare the cluster; zero if not known
-	image    string
-	manifest string
-	remover  string
-	report   string
-	keep     bool
-	programs []string // directory of the programs of Kubernetes
+	// podNetwork is what connects the pods.
+	podNetwork string
+	suites     []string
+	focus      string
+	focusOwn   *regexp.Regexp // for the cases of this repository
+	began      time.Time      // when make began to prepare the cluster; zero if not known
+	image      string
+	manifest   string
+	remover    string
+	report     string
+	keep       bool
+	programs   []string // directory of the programs of Kubernetes
 }
 
 func main() {
@@ -71,7 +73,8 @@ func parse(args []string) (config, error) {
 	f.StringVar(&c.name, "name", "e2e", "name of the cluster, of which there may be several on a machine, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
 	f.StringVar(&c.ip, "ip", "4", "IP versions of the cluster: 4, 6, or dual for both")
-	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance, cnp and own")
+	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance, cnp, own, and again: netpol after the others")
+	f.StringVar(&c.podNetwork, "network", "isthmus", "what connects the pods: isthmus, or flannel, beside which Isthmus is installed by its chart in mode policy")
 	f.StringVar(&c.focus, "focus", "", "run only the cases that this expression matches, too")
 	f.StringVar(&c.image, "image", "build/images/isthmus-linux-amd64.tar", "image of Isthmus, as make images writes it")
 	f.StringVar(&c.manifest, "manifest", "deploy/isthmus.yaml", "what installs it")
@@ -98,7 +101,21 @@ func parse(args []string) (config, error) {
 		return c, err
 	}
 	c.programs = kubernetes.Names()
+	if err := c.validateNetwork(); err != nil {
+		return c, err
+	}
 	return c, c.validate()
+}
+
+// validateNetwork checks -network.
+func (c config) validateNetwork() error {
+	if c.podNetwork != "isthmus" && !c.besideFlannel() {
+		return fmt.Errorf("-network %q: choose isthmus or flannel", c.podNetwork)
+	}
+	if c.besideFlannel() && c.ip != "4" {
+		return fmt.Errorf("-network flannel with -ip %s: its manifest has IPv4 only", c.ip)
+	}
+	return nil
 }
 
 // validate checks the settings that all labs share.
@@ -134,6 +151,12 @@ func run(ctx context.Context, args []string) (failed bool, err error) {
 		return false, err
 	}
 	say("cluster of %d nodes runs after %s", c.nodes, since(began))
+	if l.besideFlannel() {
+		if err := l.startFlannel(ctx); err != nil {
+			return false, err
+		}
+		say("flannel is ready on all nodes after %s", since(began))
+	}
 	// The test of removal compares the nodes with their state without Isthmus.
 	before, err := l.imprints()
 	if err != nil {

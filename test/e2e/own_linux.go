@@ -44,6 +44,9 @@ func (l *lab) manifestOf(path string) (string, error) {
 
 // install installs Isthmus and waits until every node is ready.
 func (l *lab) install(ctx context.Context) error {
+	if l.besideFlannel() {
+		return l.installBeside(ctx)
+	}
 	manifest, err := l.manifestOf(l.manifest)
 	if err != nil {
 		return err
@@ -62,6 +65,11 @@ func (l *lab) nodesReady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return l.nodesHaveNetwork(ctx)
+}
+
+// nodesHaveNetwork waits until the nodes are ready.
+func (l *lab) nodesHaveNetwork(ctx context.Context) error {
 	return until(ctx, 2*time.Minute, "the nodes", func() error {
 		return l.expect(strings.Repeat("True ", len(l.nodes)), "get", "nodes", "-o", `jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}`)
 	})
@@ -79,10 +87,29 @@ func (l *lab) expect(want string, args ...string) error {
 // runOwn runs the cases of this repository.
 func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 	var cases []testCase
-	for _, c := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
+	for _, c := range l.ownCases(before) {
+		if l.focusOwn.MatchString(c.name) {
+			cases = append(cases, timed(c.name, func() error { return c.run(ctx) }))
+		}
+	}
+	return cases
+}
+
+// ownCase is a case of this repository.
+type ownCase struct {
+	name string
+	run  func(context.Context) error
+}
+
+func (l *lab) ownCases(before map[string]string) []ownCase {
+	if l.besideFlannel() {
+		return []ownCase{
+			{"pods of all nodes reach each other by address, service name and host port", l.reach},
+			{"removed from beside flannel and added under traffic, no packet and no connection is lost, and every pod is adopted",
+				func(ctx context.Context) error { return l.removeAndAdd(ctx, before) }},
+		}
+	}
+	return []ownCase{
 		{"pods of all nodes reach each other by address, service name and host port", l.reach},
 		{"isthmusctl connectivity finds nothing wrong, and leaves nothing", l.connectivity},
 		{"a rolling upgrade and rollback of the agents loses no packet and no connection", l.upgrade},
@@ -94,13 +121,7 @@ func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 		{"pods of all nodes reach each other through VXLAN", l.tunnel},
 		{"uninstall refuses while pods are attached, then leaves every node as it was", func(ctx context.Context) error { return l.remove(ctx, before) }},
 		{"it can be installed again", func(ctx context.Context) error { return errors.Join(l.install(ctx), l.reach(ctx)) }},
-	} {
-		if !l.focusOwn.MatchString(c.name) {
-			continue
-		}
-		cases = append(cases, timed(c.name, func() error { return c.run(ctx) }))
 	}
-	return cases
 }
 
 // servers starts a pod on every node, with a Service and a host port.
@@ -297,15 +318,7 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	if err := l.apply(remover); err != nil {
 		return err
 	}
-	err = until(ctx, 2*time.Minute, "the removal", func() error {
-		err := l.expect(fmt.Sprint(len(l.nodes)), "-n", namespace, "get", "daemonset", "isthmus-uninstall", "-o", "jsonpath={.status.numberReady}")
-		if err != nil {
-			log, _ := l.kubectl("-n", namespace, "logs", "-l", selector, "-c", "uninstall", "--tail=3") // the pod does not exist yet
-			err = fmt.Errorf("%w: it says %q", err, log)
-		}
-		return err
-	})
-	if err != nil {
+	if err := l.removed(ctx); err != nil {
 		return err
 	}
 	if err := l.delete(remover); err != nil {
@@ -313,6 +326,18 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	}
 	l.fabricMode = ""
 	return l.compare(before)
+}
+
+// removed waits until Isthmus is removed from all nodes.
+func (l *lab) removed(ctx context.Context) error {
+	return until(ctx, 2*time.Minute, "the removal", func() error {
+		err := l.expect(fmt.Sprint(len(l.nodes)), "-n", namespace, "get", "daemonset", "isthmus-uninstall", "-o", "jsonpath={.status.numberReady}")
+		if err != nil {
+			log, _ := l.kubectl("-n", namespace, "logs", "-l", selector, "-c", "uninstall", "--tail=3") // the pod does not exist yet
+			err = fmt.Errorf("%w: it says %q", err, log)
+		}
+		return err
+	})
 }
 
 // refuseRemoval checks that nothing is removed while pods are attached.

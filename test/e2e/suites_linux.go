@@ -18,21 +18,26 @@ import (
 
 // least is the number of cases of the suites of others that pass in a run without -focus. A version of Kubernetes that
 // renames its tests would otherwise run fewer of them, unnoticed.
-var least = map[string]int{"netpol": 45, "conformance": 47, "cnp": 24}
+var least = map[string]int{"netpol": 45, "conformance": 47, "cnp": 24, "again": 45}
 
-// upstream are the suites of Kubernetes itself, by regular expressions of test names to run and to
-// skip.
-var upstream = map[string]struct{ focus, skip string }{
-	// SCTP needs a kernel module that few machines have.
-	"netpol":      {`\[Feature:NetworkPolicy\]`, `Feature:SCTPConnectivity`},
+// networkPolicies leave out SCTP, which needs a kernel module that few machines have.
+var networkPolicies = expressions{`\[Feature:NetworkPolicy\]`, `Feature:SCTPConnectivity`}
+
+// expressions are regular expressions of test names to run and to skip.
+type expressions struct{ focus, skip string }
+
+// upstream are the suites of Kubernetes itself.
+var upstream = map[string]expressions{
+	"netpol":      networkPolicies,
+	"again":       networkPolicies,
 	"conformance": {`\[sig-network\].*\[Conformance\]`, ``},
 }
 
 // titles are the names of the suites in the line of totals.
-var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "cnp": "cnp-conformance", "own": "own"}
+var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "cnp": "cnp-conformance", "own": "own", "again": "netpol again"}
 
 // suiteNames are the suites in the order in which they run.
-var suiteNames = []string{"netpol", "conformance", "cnp", "own"}
+var suiteNames = []string{"netpol", "conformance", "cnp", "own", "again"}
 
 // testCase is a test case in JUnit form.
 type testCase struct {
@@ -54,26 +59,26 @@ func (c testCase) failed() bool { return c.Failure != nil || c.Error != nil }
 // results holds the executed cases, by suite.
 type results map[string][]testCase
 
-// runSuites runs the requested suites one after the other. The removal of Isthmus is the last case
-// of this repository.
+// runSuites runs the requested suites one after the other. After the cases of this repository, Isthmus is installed
+// again.
 func (l *lab) runSuites(ctx context.Context, before map[string]string) (results, error) {
 	all := make(results)
-	for _, name := range []string{"netpol", "conformance", "cnp"} {
+	for _, name := range suiteNames {
 		if !slices.Contains(l.suites, name) {
 			continue
 		}
 		run := l.runUpstream
-		if name == "cnp" {
+		switch name {
+		case "cnp":
 			run = l.runCNP
+		case "own":
+			run = func(context.Context, string) ([]testCase, error) { return l.runOwn(ctx, before), nil }
 		}
 		cases, err := run(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		all[name] = cases
-	}
-	if slices.Contains(l.suites, "own") {
-		all["own"] = l.runOwn(ctx, before)
 	}
 	return all, nil
 }

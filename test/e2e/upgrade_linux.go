@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -136,11 +135,10 @@ func (l *lab) policedAll(pods map[string]*talker, want int) error {
 // noLeftovers returns an error unless every node has as many pod interfaces as pods.
 func (l *lab) noLeftovers() error {
 	for _, n := range l.nodes {
-		out, err := l.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName="+n.name, "-o", `jsonpath={range .items[*]}{.metadata.name}={.spec.hostNetwork} {end}`)
+		pods, err := l.podsOn(n)
 		if err != nil {
 			return err
 		}
-		pods := slices.DeleteFunc(strings.Fields(out), func(s string) bool { return strings.HasSuffix(s, "=true") })
 		links, err := n.inside("bash", "-c", "ip -o link | grep -c ': ist[0-9a-f]' || true")
 		if err != nil {
 			return err
@@ -150,4 +148,20 @@ func (l *lab) noLeftovers() error {
 		}
 	}
 	return nil
+}
+
+// podsOn lists the pods of a node with networks of their own, as NAMESPACE/NAME.
+func (l *lab) podsOn(n *node) ([]string, error) {
+	out, err := l.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName="+n.name, "-o",
+		`jsonpath={range .items[*]}{.spec.hostNetwork}={.metadata.namespace}/{.metadata.name} {end}`)
+	if err != nil {
+		return nil, err
+	}
+	var pods []string
+	for _, word := range strings.Fields(out) {
+		if host, pod, _ := strings.Cut(word, "="); host != "true" {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
 }
