@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/isthmus-net/isthmus/test/e2e/cgroups"
 	"github.com/isthmus-net/isthmus/test/kubernetes"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/wine"
@@ -265,9 +266,9 @@ func (l *lab) clear() error {
 	}
 	for i := range 9 {
 		n := l.newNode(i + 1)
-		errs = append(errs, n.ns.Close(), l.cgroups().clearNode(n.name))
+		errs = append(errs, n.ns.Close(), l.cgroups().ClearNode(n.name))
 	}
-	errs = append(errs, l.cgroups().restore())
+	errs = append(errs, l.cgroups().Restore())
 	entries, err := os.ReadDir(l.dir)
 	errs = append(errs, err)
 	for _, e := range entries {
@@ -284,6 +285,11 @@ func (l *lab) restoreSettings() error {
 		errs = append(errs, os.WriteFile("/proc/sys/"+name, value, 0))
 	}
 	return errors.Join(errs...)
+}
+
+// cgroups are those of the machine and of the lab's nodes.
+func (l *lab) cgroups() cgroups.Tree {
+	return cgroups.Tree{Root: cgroups.Root, Record: filepath.Join(l.dir, "controllers")}
 }
 
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -43,7 +43,7 @@ func (l *lab) startNode(n *node) error {
 	if n.ns, err = netns.New(n.ns.Path()); err != nil {
 		return err
 	}
-	if err := l.cgroups().makeNode(n.name); err != nil {
+	if err := l.cgroups().MakeNode(n.name); err != nil {
 		return err
 	}
 	lines := []string{

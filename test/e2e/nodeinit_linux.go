@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/test/e2e/cgroups"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -113,9 +114,9 @@ func (s nodeSpec) mounts() error {
 	// A new sysfs shows the interfaces of this network namespace. The cgroups are moved there.
 	held := s.file("cgroup")
 	mkdir(held)
-	mount(cgroupRoot, held, "", unix.MS_BIND|unix.MS_REC)
+	mount(cgroups.Root, held, "", unix.MS_BIND|unix.MS_REC)
 	mount("sysfs", "/sys", "sysfs", 0)
-	mount(held, cgroupRoot, "", unix.MS_BIND|unix.MS_REC)
+	mount(held, cgroups.Root, "", unix.MS_BIND|unix.MS_REC)
 	if err == nil {
 		err = unix.Unmount(held, unix.MNT_DETACH)
 	}

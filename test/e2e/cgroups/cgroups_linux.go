@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package cgroups
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,36 +14,34 @@ import (
 	"time"
 )
 
-// cgroupRoot is where machine and nodes have their cgroups.
-const cgroupRoot = "/sys/fs/cgroup"
+// Root is where machine and nodes have their cgroups.
+const Root = "/sys/fs/cgroup"
 
 // kubeletControllers are the controllers of version 2 that a kubelet wants in its root cgroup, if the machine has them.
 var kubeletControllers = []string{"cpu", "cpuset", "hugetlb", "memory", "pids"}
 
-// cgroups are the cgroups of a machine, and the nodes' cgroups in them. With version 1, each directory of root is a
-// hierarchy; with version 2, root is the only one.
-type cgroups struct {
-	root string
-	// record is a file that holds the controllers that the root passed on before the first node. Only version 2 needs it.
-	record string
+// Tree are the cgroups of a machine, and the nodes' cgroups in them. With version 1, each directory of Root is a
+// hierarchy; with version 2, Root is the only one.
+type Tree struct {
+	Root string
+	// Record is a file that holds the controllers that the root passed on before the first node. Only version 2 needs it.
+	Record string
 }
-
-func (l *lab) cgroups() cgroups { return cgroups{cgroupRoot, filepath.Join(l.dir, "controllers")} }
 
 // unified reports whether the machine has version 2 only. Where it has both, version 1 has the controllers, and
 // version 2 is in a directory.
-func (c cgroups) unified() bool {
-	_, err := os.Stat(filepath.Join(c.root, "cgroup.controllers"))
+func (t Tree) unified() bool {
+	_, err := os.Stat(filepath.Join(t.Root, "cgroup.controllers"))
 	return err == nil
 }
 
-// makeNode makes a node's cgroups, the root cgroups of its kubelet. They hold no processes themselves: the node's
+// MakeNode makes a node's cgroups, the root cgroups of its kubelet. They hold no processes themselves: the node's
 // first processes stay in the cgroup of the lab.
-func (c cgroups) makeNode(name string) error {
-	if c.unified() {
-		return c.makeUnified(name)
+func (t Tree) MakeNode(name string) error {
+	if t.unified() {
+		return t.makeUnified(name)
 	}
-	entries, err := os.ReadDir(c.root)
+	entries, err := os.ReadDir(t.Root)
 	if err != nil {
 		return err
 	}
@@ -53,13 +50,13 @@ func (c cgroups) makeNode(name string) error {
 		if !h.IsDir() || h.Name() == "unified" {
 			continue
 		}
-		if err := makeHierarchy(filepath.Join(c.root, h.Name()), name); err != nil {
+		if err := makeHierarchy(filepath.Join(t.Root, h.Name()), name); err != nil {
 			return fmt.Errorf("make cgroup: %w", err)
 		}
 		made++
 	}
 	if made == 0 {
-		return fmt.Errorf("no cgroups at %s: mount -t cgroup2 cgroup2 %s", c.root, c.root)
+		return fmt.Errorf("no cgroups at %s: mount -t cgroup2 cgroup2 %s", t.Root, t.Root)
 	}
 	return nil
 }
@@ -87,18 +84,18 @@ func makeHierarchy(hierarchy, name string) error {
 
 // makeUnified makes a cgroup of version 2. It passes its controllers on, too: so the end of another lab cannot take them
 // away.
-func (c cgroups) makeUnified(name string) error {
-	if _, err := os.Stat(c.record); missing(err) {
-		now, err := os.ReadFile(filepath.Join(c.root, "cgroup.subtree_control"))
+func (t Tree) makeUnified(name string) error {
+	if _, err := os.Stat(t.Record); missing(err) {
+		now, err := os.ReadFile(filepath.Join(t.Root, "cgroup.subtree_control"))
 		if err == nil {
-			err = os.WriteFile(c.record, now, 0o600)
+			err = os.WriteFile(t.Record, now, 0o600)
 		}
 		if err != nil {
 			return fmt.Errorf("record cgroup controllers: %w", err)
 		}
 	}
-	dir := filepath.Join(c.root, name)
-	if err := passOn(c.root); err != nil {
+	dir := filepath.Join(t.Root, name)
+	if err := passOn(t.Root); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -129,19 +126,19 @@ func passOn(dir string) error {
 	return nil
 }
 
-// restore takes back the controllers that the root passes on since the record was made: this program enabled some, runc
+// Restore takes back the controllers that the root passes on since the record was made: this program enabled some, runc
 // all others. A controller that other cgroups pass on stays.
-func (c cgroups) restore() error {
-	before, err := os.ReadFile(c.record)
+func (t Tree) Restore() error {
+	before, err := os.ReadFile(t.Record)
 	if missing(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	now, err := controllers(c.root, "cgroup.subtree_control")
+	now, err := controllers(t.Root, "cgroup.subtree_control")
 	if missing(err) { // another version, after a boot
-		return os.Remove(c.record)
+		return os.Remove(t.Record)
 	}
 	if err != nil {
 		return err
@@ -150,11 +147,11 @@ func (c cgroups) restore() error {
 		if slices.Contains(strings.Fields(string(before)), name) {
 			continue
 		}
-		if err := setController(c.root, "-"+name); err != nil && !errors.Is(err, syscall.EBUSY) {
+		if err := setController(t.Root, "-"+name); err != nil && !errors.Is(err, syscall.EBUSY) {
 			return err
 		}
 	}
-	return os.Remove(c.record)
+	return os.Remove(t.Record)
 }
 
 // controllers reads a list of controllers.
@@ -174,13 +171,13 @@ func setController(dir, change string) error {
 	return nil
 }
 
-// clearNode removes a node's cgroups once their processes have ended. runc makes some in version 2, too, where the
+// ClearNode removes a node's cgroups once their processes have ended. runc makes some in version 2, too, where the
 // machine has both.
-func (c cgroups) clearNode(name string) error {
-	tops := []string{filepath.Join(c.root, name)}
-	if !c.unified() {
+func (t Tree) ClearNode(name string) error {
+	tops := []string{filepath.Join(t.Root, name)}
+	if !t.unified() {
 		var err error
-		if tops, err = filepath.Glob(filepath.Join(c.root, "*", name)); err != nil {
+		if tops, err = filepath.Glob(filepath.Join(t.Root, "*", name)); err != nil {
 			return err
 		}
 	}
@@ -208,15 +205,20 @@ func removeCgroups(top string) error {
 		return err
 	}
 	for _, dir := range slices.Backward(all) { // innermost first
-		err := until(context.Background(), 10*time.Second, "the end of processes", func() error {
-			if err := syscall.Rmdir(dir); err != nil && !missing(err) {
-				return fmt.Errorf("remove cgroup %s: %w", dir, err)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
+		if err := removeCgroup(dir); err != nil && !missing(err) {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}
 	}
 	return nil
 }
+
+// removeCgroup waits for the end of processes in a cgroup.
+func removeCgroup(dir string) error {
+	for began := time.Now(); ; time.Sleep(300 * time.Millisecond) {
+		if err := syscall.Rmdir(dir); err == nil || missing(err) || time.Since(began) > 10*time.Second {
+			return err
+		}
+	}
+}
+
+func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

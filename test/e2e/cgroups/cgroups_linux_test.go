@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package cgroups
 
 import (
 	"errors"
@@ -18,47 +18,47 @@ import (
 
 // TestCgroupVersions checks which machines have cgroup v2 only, and where nodes have their cgroups with version 1.
 func TestCgroupVersions(t *testing.T) {
-	c := cgroups{root: t.TempDir()}
-	if err := c.makeNode("n1"); err == nil || !strings.Contains(err.Error(), "mount -t cgroup2") {
+	c := Tree{Root: t.TempDir()}
+	if err := c.MakeNode("n1"); err == nil || !strings.Contains(err.Error(), "mount -t cgroup2") {
 		t.Errorf("without cgroups: %v", err)
 	}
 	// As systemd mounts both versions.
 	for _, dir := range []string{"cpuset", "memory", "unified"} {
-		if err := os.Mkdir(filepath.Join(c.root, dir), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(c.Root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for file, text := range map[string]string{"cpuset/cpuset.cpus": "0-1\n", "cpuset/cpuset.mems": "0\n", "unified/cgroup.controllers": "\n"} {
-		if err := os.WriteFile(filepath.Join(c.root, file), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(c.Root, file), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("memory", filepath.Join(c.root, "mem")); err != nil {
+	if err := os.Symlink("memory", filepath.Join(c.Root, "mem")); err != nil {
 		t.Fatal(err)
 	}
 	if c.unified() {
 		t.Error("a machine with both versions is taken for one with version 2 only")
 	}
 	for range 2 { // a node that comes back has its cgroups already
-		if err := c.makeNode("n1"); err != nil {
+		if err := c.MakeNode("n1"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var got []string
 	for _, pattern := range []string{"n1", "*/n1", "*/n1/*"} {
-		paths, err := filepath.Glob(filepath.Join(c.root, pattern))
+		paths, err := filepath.Glob(filepath.Join(c.Root, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got = append(got, paths...)
 	}
 	for i := range got {
-		got[i] = strings.TrimPrefix(got[i], c.root+"/")
+		got[i] = strings.TrimPrefix(got[i], c.Root+"/")
 	}
 	if want := []string{"cpuset/n1", "mem/n1", "memory/n1", "cpuset/n1/cpuset.cpus", "cpuset/n1/cpuset.mems"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if err := os.WriteFile(filepath.Join(c.root, "cgroup.controllers"), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.Root, "cgroup.controllers"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if !c.unified() {
@@ -69,40 +69,40 @@ func TestCgroupVersions(t *testing.T) {
 // TestUnifiedCgroups makes the cgroups of two nodes in this kernel's cgroups of version 2, with what controllers it has there.
 func TestUnifiedCgroups(t *testing.T) {
 	c := unifiedMachine(t)
-	have := read(t, c.root, "cgroup.controllers")
+	have := read(t, c.Root, "cgroup.controllers")
 	have = slices.DeleteFunc(have, func(name string) bool { return !slices.Contains(kubeletControllers, name) })
 	t.Logf("controllers: %q", have)
 	for _, name := range []string{"n1", "n2", "n1"} { // a node may come back
-		if err := c.makeNode(name); err != nil {
+		if err := c.MakeNode(name); err != nil {
 			t.Fatal(err)
 		}
-		if got := read(t, filepath.Join(c.root, name), "cgroup.controllers"); !slices.Equal(got, have) {
+		if got := read(t, filepath.Join(c.Root, name), "cgroup.controllers"); !slices.Equal(got, have) {
 			t.Errorf("cgroup %s has controllers %q, want %q", name, got, have)
 		}
 	}
 	// As a kubelet and runc leave them.
-	if err := os.MkdirAll(filepath.Join(c.root, "n1/kubepods/besteffort/pod1/container"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(c.Root, "n1/kubepods/besteffort/pod1/container"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	again := cgroups{c.root, filepath.Join(t.TempDir(), "again")} // another lab
-	if err := again.makeNode("m1"); err != nil {
+	again := Tree{c.Root, filepath.Join(t.TempDir(), "again")} // another lab
+	if err := again.MakeNode("m1"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"n1", "n2", "n9"} { // there are fewer nodes than are removed
-		if err := c.clearNode(name); err != nil {
+		if err := c.ClearNode(name); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := c.restore(); err != nil {
+	if err := c.Restore(); err != nil {
 		t.Error(err)
 	}
-	if got := read(t, filepath.Join(c.root, "m1"), "cgroup.controllers"); !slices.Equal(got, have) {
+	if got := read(t, filepath.Join(c.Root, "m1"), "cgroup.controllers"); !slices.Equal(got, have) {
 		t.Errorf("the end of a lab leaves the other lab the controllers %q, want %q", got, have)
 	}
-	if err := again.clearNode("m1"); err != nil {
+	if err := again.ClearNode("m1"); err != nil {
 		t.Error(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(c.root, "[mn][0-9]")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(c.Root, "[mn][0-9]")); err != nil || len(left) > 0 {
 		t.Errorf("left: %q %v", left, err)
 	}
 }
@@ -110,24 +110,24 @@ func TestUnifiedCgroups(t *testing.T) {
 // TestControllersRestored checks that the root passes on the same controllers before and after a lab.
 func TestControllersRestored(t *testing.T) {
 	c := unifiedMachine(t)
-	if err := c.makeNode("n1"); err != nil {
+	if err := c.MakeNode("n1"); err != nil {
 		t.Fatal(err)
 	}
 	// runc enables all that it finds.
-	for _, name := range read(t, c.root, "cgroup.controllers") {
-		if err := setController(c.root, "+"+name); err != nil {
+	for _, name := range read(t, c.Root, "cgroup.controllers") {
+		if err := setController(c.Root, "+"+name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.clearNode("n1"); err != nil {
+	if err := c.ClearNode("n1"); err != nil {
 		t.Error(err)
 	}
 	for range 2 { // make cluster-stop also runs after a lab that has ended
-		if err := c.restore(); err != nil {
+		if err := c.Restore(); err != nil {
 			t.Error(err)
 		}
 	}
-	if got := read(t, c.root, "cgroup.subtree_control"); len(got) > 0 {
+	if got := read(t, c.Root, "cgroup.subtree_control"); len(got) > 0 {
 		t.Errorf("the root still passes on %q", got)
 	}
 }
@@ -135,11 +135,11 @@ func TestControllersRestored(t *testing.T) {
 // TestProcessesInRoot checks the message for a container whose root cgroup is not the machine's.
 func TestProcessesInRoot(t *testing.T) {
 	c := unifiedMachine(t)
-	if len(read(t, c.root, "cgroup.controllers")) == 0 {
+	if len(read(t, c.Root, "cgroup.controllers")) == 0 {
 		t.Log("version 2 has no controllers here, none of which is refused")
 		return
 	}
-	dir, err := os.Open(c.root)
+	dir, err := os.Open(c.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,18 +149,18 @@ func TestProcessesInRoot(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	err = c.makeNode("n1")
+	err = c.MakeNode("n1")
 	if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "--cgroupns=host") {
 		t.Errorf("%v, want an error that names --cgroupns=host", err)
 	}
-	if err := errors.Join(cmd.Process.Kill(), c.restore()); err != nil {
+	if err := errors.Join(cmd.Process.Kill(), c.Restore()); err != nil {
 		t.Error(err)
 	}
 	cmd.Wait() // it was killed
 }
 
 // unifiedMachine returns an empty cgroup of version 2, which takes the place of a machine's root.
-func unifiedMachine(t *testing.T) cgroups {
+func unifiedMachine(t *testing.T) Tree {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount cgroups")
@@ -169,14 +169,14 @@ func unifiedMachine(t *testing.T) cgroups {
 	if err := unix.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
 		t.Fatalf("mount cgroups of version 2: %v", err)
 	}
-	machine := cgroups{dir, filepath.Join(t.TempDir(), "controllers")}
+	machine := Tree{dir, filepath.Join(t.TempDir(), "controllers")}
 	name := fmt.Sprintf("isthmus-test-%d", os.Getpid())
 	t.Cleanup(func() {
-		if err := errors.Join(removeCgroups(filepath.Join(dir, name)), machine.restore(), unix.Unmount(dir, 0)); err != nil {
+		if err := errors.Join(removeCgroups(filepath.Join(dir, name)), machine.Restore(), unix.Unmount(dir, 0)); err != nil {
 			t.Error(err)
 		}
 	})
-	err := machine.makeNode(name)
+	err := machine.MakeNode(name)
 	if errors.Is(err, syscall.EBUSY) { // a container that does not see the machine's root
 		t.Logf("without controllers: %v", err)
 		err = os.Mkdir(filepath.Join(dir, name), 0o755)
@@ -184,9 +184,9 @@ func unifiedMachine(t *testing.T) cgroups {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cgroups{filepath.Join(dir, name), filepath.Join(t.TempDir(), "controllers")}
-	for _, controller := range read(t, c.root, "cgroup.subtree_control") { // the new machine's root passes on none
-		if err := setController(c.root, "-"+controller); err != nil {
+	c := Tree{filepath.Join(dir, name), filepath.Join(t.TempDir(), "controllers")}
+	for _, controller := range read(t, c.Root, "cgroup.subtree_control") { // the new machine's root passes on none
+		if err := setController(c.Root, "-"+controller); err != nil {
 			t.Fatal(err)
 		}
 	}
