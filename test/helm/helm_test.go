@@ -90,7 +90,7 @@ var digest = "sha256:" + strings.Repeat("0", 64)
 // scraped are the values with which Prometheus Operator reads metrics of agents, and exported those with which a relay
 // exports flows.
 const (
-	scraped  = "agent.httpAddress=0.0.0.0:9470,prometheus.podMonitor.enabled=true"
+	scraped  = "prometheus.podMonitor.enabled=true"
 	exported = "relay.enabled=true,relay.replicas=1,relay.export.file="
 	// collected are the values with which a relay exports to a collector.
 	collected = "relay.enabled=true,relay.replicas=1,relay.export.otlp.endpoint=c.m.svc:4317"
@@ -121,7 +121,7 @@ func TestRendered(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,prometheus.rules.enabled=true,prometheus.dashboard.enabled=true,agent.httpAddress=0.0.0.0:9470"},
+	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,prometheus.rules.enabled=true,prometheus.dashboard.enabled=true"},
 		{"--set", controlled}, {"--set", "relay.enabled=true"}, {"--set", exported + "flows.jsonl"}, {"--set", collected}} {
 		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
 		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
@@ -165,8 +165,14 @@ func TestValues(t *testing.T) {
 		"windows.flowEvents.rate=7,windows.flowEvents.logDenied=true":               "- --hns-mode=l2bridge\n            - --flow-events=denied\n            - --flow-event-rate=7\n            - --flow-event-burst=100\n            - --log-denied-flows=true\n",
 		"windows.clusterCIDRs={10.0.0.0/8}":                                         "- --cluster-cidr=10.0.0.0/8\n",
 		"linux.bpffs=/run/bpf":                                                      "hostPath: {path: /run/bpf, type: Directory}",
-		"agent.httpAddress=0.0.0.0:9470,prometheus.podMonitor.enabled=true":         "targetLabel: node}\n",
-		"agent.httpAddress=0.0.0.0:9470,prometheus.annotations=true":                "prometheus.io/port: \"9470\"\n",
+		scraped:                                                                     "targetLabel: node}\n",
+		scraped + ",agent.logLevel=debug":                                           "- --http-address=:9470\n",
+		"prometheus.annotations=true,mode=full":                                     "- --http-address=:9470\n",
+		"agent.logLevel=debug":                                                      "- --http-address=127.0.0.1:9470\n",
+		scraped + ",agent.httpAddress=192.0.2.1:80":                                 "- --http-address=192.0.2.1:80\n",
+		controlled + "," + scraped:                                                  "- --http-address=:9471\n",
+		controlled + ",apiServer.port=1":                                            "- --http-address=127.0.0.1:9471\n",
+		"prometheus.annotations=true":                                               "prometheus.io/port: \"9470\"\n",
 		"image.digest=" + digest + ",windows.enabled=false":                         "image: ghcr.io/isthmus-net/isthmus:0.1.0@" + digest + "\n",
 		"image.digest=" + digest + ",image.windowsDigest=" + digest:                 "image: ghcr.io/isthmus-net/isthmus:0.1.0-windows@" + digest + "\n",
 		"windows.extraArgs={--hns-timeout=1m},agent.extraArgs={--log-level=info}":   "- \"--log-level=info\"\n            - \"--hns-timeout=1m\"\n",
@@ -225,13 +231,15 @@ func TestRelayValues(t *testing.T) {
             - --otlp-headers-file=/etc/isthmus-otlp/headers/headers
             - "--otlp-cluster=x"
 `,
-		collected + ",relay.export.otlp.headersSecret=c":                                                  "- {name: otlp-headers, mountPath: /etc/isthmus-otlp/headers, readOnly: true}\n",
-		collected + ",relay.export.otlp.headersSecret=d":                                                  "- {name: otlp-headers, secret: {secretName: \"d\", defaultMode: 0440}}\n",
-		"relay.enabled=true,relay.export.file=-,relay.export.everyReplica=true":                           "- --export-file=-\n",
-		scraped + ",relay.enabled=true,relay.scrape=true":                                                 "app.kubernetes.io/component: relay\n  podMetricsEndpoints:\n    - port: metrics\n",
-		scraped + ",agent.mtu=1400":                                                                       "- {key: app.kubernetes.io/component, operator: NotIn, values: [relay]}\n",
-		"relay.enabled=true,relay.scrape=true,prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470": "prometheus.io/port: \"9472\"\n",
-		"relay.enabled=true,relay.podAnnotations.team=net":                                                "annotations:\n        team: net\n    spec:\n      serviceAccountName: isthmus-relay",
+		collected + ",relay.export.otlp.headersSecret=c":                        "- {name: otlp-headers, mountPath: /etc/isthmus-otlp/headers, readOnly: true}\n",
+		collected + ",relay.export.otlp.headersSecret=d":                        "- {name: otlp-headers, secret: {secretName: \"d\", defaultMode: 0440}}\n",
+		"relay.enabled=true,relay.export.file=-,relay.export.everyReplica=true": "- --export-file=-\n",
+		scraped + ",relay.enabled=true,relay.replicas=3":                        "- ports: [{port: 9472, protocol: TCP}]\n",
+		"relay.enabled=true,relay.scrape=true":                                  "- ports: [{port: 9472, protocol: TCP}]\n",
+		scraped + ",relay.enabled=true":                                         "app.kubernetes.io/component: relay\n  podMetricsEndpoints:\n    - port: metrics\n",
+		scraped + ",agent.mtu=1400":                                             "- {key: app.kubernetes.io/component, operator: NotIn, values: [relay]}\n",
+		"relay.enabled=true,prometheus.annotations=true":                        "prometheus.io/port: \"9472\"\n",
+		"relay.enabled=true,relay.podAnnotations.team=net":                      "annotations:\n        team: net\n    spec:\n      serviceAccountName: isthmus-relay",
 	})
 }
 
@@ -263,13 +271,10 @@ func TestContradictions(t *testing.T) {
 		"relay.enabled=true,relay.export.deny[0].verdict={DROPPED}":                                                                                "nothing is exported: set relay.export.file or",
 		"relay.enabled=true,relay.export.otlp.endpoint=c:1":                                                                                        "each of 2 replicas would export all flows",
 		"relay.enabled=true,relay.export.otlp.caSecret=c":                                                                                          "set relay.export.otlp.endpoint",
-		scraped + ",relay.enabled=true":                                                                                                            "relay.scrape: the NetworkPolicy of the relay keeps Prometheus from its metrics",
-		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470,relay.enabled=true":                                                            "relay.scrape: the NetworkPolicy of the relay",
-		"prometheus.annotations=true":                                                                                                              `set agent.httpAddress to "0.0.0.0:9470"`,
-		"prometheus.annotations=true,agent.httpAddress=[::1]:9470":                                                                                 "agent.httpAddress [::1]:9470",
-		"prometheus.podMonitor.enabled=true":                                                                                                       "agent.httpAddress 127.0.0.1:9470",
-		"prometheus.podMonitor.enabled=true,agent.httpAddress=0.0.0.0:9470," + controlled:                                                          `set controller.httpAddress to "0.0.0.0:9471"`,
-		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470," + controlled:                                                                 "controller.httpAddress 127.0.0.1:9471",
+		"prometheus.annotations=true,agent.httpAddress=[::1]:9470":                                                                                 `agent.httpAddress [::1]:9470`,
+		scraped + ",agent.httpAddress=127.0.0.1:9470":                                                                                              `leave agent.httpAddress empty, or set it to ":9470"`,
+		scraped + ",controller.httpAddress=127.0.0.1:9471," + controlled:                                                                           `leave controller.httpAddress empty, or set it to ":9471"`,
+		"prometheus.annotations=true,controller.httpAddress=localhost:9471," + controlled:                                                          "controller.httpAddress localhost:9471",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
@@ -355,12 +360,13 @@ func TestNotes(t *testing.T) {
 		flags          string
 		wanted, absent []string
 	}{
-		{"windows.enabled=true", []string{windows, apiServer, services, loopback + " 127.0.0.1:9470", "\nto \"0.0.0.0:9470\""}, nil},
+		{"windows.enabled=true", []string{windows, apiServer, services, loopback + " 127.0.0.1:9470", "\nprometheus.podMonitor.enabled to true.\n"}, nil},
 		{"windows.enabled=false", []string{"rollout status daemonset/isthmus-agent", loopback}, []string{windows, apiServer}},
 		{"apiServer.host=192.0.2.1", []string{windows}, []string{apiServer}},
 		{"windows.mode=overlay", []string{windows, apiServer}, []string{services}},
 		{"mode=policy", []string{windows}, []string{apiServer, services}}, // kube-proxy does not wait for the agent, and the chart refuses the ranges
-		{"agent.httpAddress=0.0.0.0:9470", []string{windows}, []string{loopback}},
+		{scraped, []string{windows}, []string{loopback}},
+		{"agent.httpAddress=127.0.0.1:80", []string{loopback + " 127.0.0.1:80", ", and leave agent.httpAddress empty.\n"}, nil},
 		{"admissionPolicy=false", []string{"WARNING: with admissionPolicy=false"}, nil},
 		{"uninstall=true", []string{"is being removed"}, []string{windows, loopback}},
 	} {

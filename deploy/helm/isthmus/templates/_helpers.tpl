@@ -176,7 +176,7 @@ headers: {{ quote . }}
 {{- if include "isthmus.config" (dict "root" . "own" .own) }}
 - --config=/etc/isthmus-config/agent.yaml
 {{- end }}
-- --http-address={{ .Values.agent.httpAddress }}
+- --http-address={{ include "isthmus.http.agent" . }}
 {{- with .Values.agent.ruleMetrics }}
 - --rule-metrics={{ int . }}
 {{- end }}
@@ -216,8 +216,9 @@ env:
 {{- end }}
 
 {{- define "isthmus.probes" -}}
-{{- $port := splitList ":" .Values.agent.httpAddress | last | int -}}
-{{- $host := regexReplaceAll ":[0-9]+$" .Values.agent.httpAddress "" | trimPrefix "[" | trimSuffix "]" -}}
+{{- $address := include "isthmus.http.agent" . -}}
+{{- $port := splitList ":" $address | last | int -}}
+{{- $host := regexReplaceAll ":[0-9]+$" $address "" | trimPrefix "[" | trimSuffix "]" -}}
 {{- if or (eq $host "0.0.0.0") (eq $host "::") (eq $host "") }}{{ $host = "127.0.0.1" }}{{ end -}}
 ports:
   - {name: metrics, containerPort: {{ $port }}, hostPort: {{ $port }}, protocol: TCP}
@@ -255,16 +256,22 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* A NetworkPolicy closes the metrics of the relay unless relay.scrape is true. */}}
-{{- define "isthmus.relay.scraped" -}}
-{{- if not .Values.relay.scrape }}
-{{- fail "relay.scrape: the NetworkPolicy of the relay keeps Prometheus from its metrics: set relay.scrape=true, or turn prometheus.annotations and prometheus.podMonitor.enabled off" }}
+{{/* Not empty if Prometheus reads metrics. */}}
+{{- define "isthmus.scraped" -}}
+{{- if or .Values.prometheus.annotations .Values.prometheus.podMonitor.enabled }}true{{ end }}
 {{- end }}
+
+{{/* The addresses on which agents and the controller serve metrics. */}}
+{{- define "isthmus.http.agent" -}}
+{{ .Values.agent.httpAddress | default (print (include "isthmus.scraped" . | empty | ternary "127.0.0.1" "") ":9470") }}
+{{- end }}
+{{- define "isthmus.http.controller" -}}
+{{ .Values.controller.httpAddress | default (print (include "isthmus.scraped" . | empty | ternary "127.0.0.1" "") ":9471") }}
 {{- end }}
 
 {{/* Prometheus uses the address of the pod, where a loopback address does not listen. */}}
 {{- define "isthmus.reachable" -}}
 {{- if regexMatch "^(127\\.|localhost:|\\[::1\\])" .address }}
-{{- fail (printf "%s %s: Prometheus reads metrics at the address of the node, and this is a loopback address: set %s to \"0.0.0.0:%s\", or turn prometheus.annotations and prometheus.podMonitor.enabled off" .name .address .name (splitList ":" .address | last)) }}
+{{- fail (printf "%s %s: Prometheus reads metrics at the address of the node, and this is a loopback address: leave %s empty, or set it to \":%s\", or turn prometheus.annotations and prometheus.podMonitor.enabled off" .name .address .name (splitList ":" .address | last)) }}
 {{- end }}
 {{- end }}
