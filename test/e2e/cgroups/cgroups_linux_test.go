@@ -136,8 +136,7 @@ func TestControllersRestored(t *testing.T) {
 func TestProcessesInRoot(t *testing.T) {
 	c := unifiedMachine(t)
 	if len(read(t, c.Root, "cgroup.controllers")) == 0 {
-		t.Log("version 2 has no controllers here, none of which is refused")
-		return
+		t.Skip("needs a controller of version 2, which the kernel can refuse")
 	}
 	dir, err := os.Open(c.Root)
 	if err != nil {
