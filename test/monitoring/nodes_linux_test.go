@@ -147,7 +147,14 @@ func (b *broken) flowsOfLinux() []breakage {
 			syns, err := traffic.OpenSYNs(web.NS, web.IPs[0], api.IPs[0])
 			b.must(err)
 			b.t.Cleanup(func() { syns.Close() })
-			stop = b.repeat(0, func() error { return syns.Send(81) })
+			// After a pause both pods may have a burst of events, more than the ring holds and sooner than the agent reads it.
+			stop = b.repeat(time.Second, func() error {
+				var err error
+				for began := time.Now(); err == nil && time.Since(began) < time.Second/2; {
+					err = syns.Send(81)
+				}
+				return err
+			})
 		}, remedy: func() { b.restart(one, often, "--flow-event-rate=20"); stop() }},
 	}
 }
