@@ -161,7 +161,7 @@ __noinline int answers_client(const struct post_dnat_record *r, const struct flo
 /* Moves a fast-path flow to the host stack if DNAT gives a new flow the same addresses and
  * ports. Otherwise the fast path would deliver the answers of the new flow. The old flow is
  * closed, or it is not TCP and can continue through the host stack, which tells both apart.
- * Returns 0. */
+ * port_taken handles open TCP connections. Returns 0. */
 __noinline int retire_fast_path(const struct flow *to, int v6)
 {
 	struct conn_place at = {};
@@ -171,9 +171,38 @@ __noinline int retire_fast_path(const struct flow *to, int v6)
 		return 0;
 	conn_place(to, &at, v6);
 	c = conn_find_any(&at, to->protocol, bpf_jiffies64(), v6);
-	if (c && (c->flow_flags & CONN_REMOTE) && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
-		conn_leave(c, END_IN(&at, 0), CONN_REMOTE);
+	if (c && (c->flow_flags & (CONN_DIRECT | CONN_REMOTE)) && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
+		conn_leave(c, END_IN(&at, 0), CONN_DIRECT | CONN_REMOTE);
 	return 0;
+}
+
+/* Reports whether DNAT gives a new connection the addresses and ports of an established one on the fast
+ * path, which connection tracking does not know. If so, marks the new connection. When the client
+ * sends the packet again, from_pod makes the old connection known, and the host stack chooses
+ * another source port after this hook. */
+__noinline int port_taken(const struct post_dnat_record *r, const struct flow *to, int v6)
+{
+	struct conn_place at = {};
+	struct conn *c;
+	bool again;
+
+	if (!r || !to || r->kind != PACKET_OPENS || to->protocol != IPPROTO_TCP)
+		return false;
+	conn_place(to, &at, v6);
+	c = conn_find_rare(&at, IPPROTO_TCP, bpf_jiffies64(), v6);
+	if (!c || !(c->flow_flags & (CONN_DIRECT | CONN_REMOTE)) || c->state != CONN_ESTABLISHED)
+		return false;
+	conn_place(&r->flow, &at, v6);
+	c = conn_find_rare(&at, IPPROTO_TCP, bpf_jiffies64(), v6);
+	if (!c || !conn_hold(c, END_IN(&at, 0)))
+		return true;
+	again = c->flow_flags & CONN_PORT_TAKEN;
+	if (again)
+		clear_flags(c, CONN_PORT_TAKEN);
+	else
+		set_flags(c, CONN_PORT_TAKEN);
+	conn_release(c);
+	return !again;
 }
 
 /* Returns the decision of the table in a slot on the destination after DNAT. slot becomes the
@@ -257,9 +286,12 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 			count_bytes(v->len, id);
 		emit_event(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &service : NULL);
 	}
-	if (passes && translated)
-		retire_fast_path(&to, v6);
-	return passes;
+	if (!passes || !translated)
+		return passes;
+	if (port_taken(r, &to, v6))
+		return reject(v, r->slot, &to, v6, DROP_PORT_TAKEN);
+	retire_fast_path(&to, v6);
+	return true;
 }
 
 /* Reports whether the packet of a pod may continue. */

@@ -178,6 +178,24 @@ static __always_inline bool needs_record(const struct packet *p)
 	return decides_alone && may_be_translated(p);
 }
 
+/* If DNAT gave the last packet that opened this connection the addresses and ports of one on the
+ * fast path, makes that known to connection tracking. Returns 0. */
+__noinline int free_port(struct __sk_buff *skb, const struct packet *p)
+{
+	struct conn_place at = {};
+	struct conn *c;
+
+	if (!p)
+		return 0;
+	conn_place(&p->flow, &at, p->v6);
+	c = conn_find_rare(&at, IPPROTO_TCP, bpf_jiffies64(), p->v6);
+	if (!c || !(c->flow_flags & CONN_PORT_TAKEN) || !conn_hold(c, END_IN(&at, 0)))
+		return 0;
+	track_taken(skb, p, c);
+	conn_release(c);
+	return 0;
+}
+
 /* Carries out a decision, other than ACT_DENIED, about a packet of a pod. */
 static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, const struct pod_ctx *peer, enum outcome act)
 {
@@ -201,6 +219,8 @@ static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, 
 		skb->mark = store_record(p, l->index, PACKET_ANSWER);
 		return PASS;
 	case ACT_POST_DNAT:
+		if (p->kind == PACKET_OPENS && p->flow.protocol == IPPROTO_TCP)
+			free_port(skb, p);
 		skb->mark = store_record(p, l->index, p->kind);
 		return PASS;
 	default:

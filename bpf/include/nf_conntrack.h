@@ -45,30 +45,49 @@ struct bpf_ct_opts {
 };
 extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple_size,
 					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
+extern struct nf_conn___init *bpf_skb_ct_alloc(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple_size,
+					       struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
+extern struct nf_conn *bpf_ct_insert_entry(struct nf_conn___init *ct) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
 
+/* A new entry of connection tracking before it is in the table. */
+struct nf_conn___init {
+	struct nf_conn ct;
+} __attribute__((preserve_access_index));
+
 #define ENOENT 2
+
+/* Writes the addresses and ports of a flow, or with back those of its reply direction. */
+static __always_inline void tuple_of(struct bpf_sock_tuple *t, const struct flow *f, bool v6, bool back)
+{
+	const struct ip *src = back ? &f->dst : &f->src, *dst = back ? &f->src : &f->dst;
+	__be16 src_port = bpf_htons(back ? f->dst_port : f->src_port), dst_port = bpf_htons(back ? f->src_port : f->dst_port);
+
+	if (v6) {
+		__builtin_memcpy(t->ipv6.saddr, src, 16);
+		__builtin_memcpy(t->ipv6.daddr, dst, 16);
+		t->ipv6.sport = src_port;
+		t->ipv6.dport = dst_port;
+		return;
+	}
+	t->ipv4.saddr = src->word[3];
+	t->ipv4.daddr = dst->word[3];
+	t->ipv4.sport = src_port;
+	t->ipv4.dport = dst_port;
+}
 
 /* Looks up a flow in connection tracking. The caller must release the result. NULL means an
  * error, which opts holds. back looks up the reply direction. */
 static __always_inline struct nf_conn *find_tracked(struct __sk_buff *skb, const struct flow *f, bool v6, bool back, struct bpf_ct_opts *opts)
 {
-	const struct ip *src = back ? &f->dst : &f->src, *dst = back ? &f->src : &f->dst;
-	__be16 src_port = bpf_htons(back ? f->dst_port : f->src_port), dst_port = bpf_htons(back ? f->src_port : f->dst_port);
 	struct bpf_sock_tuple t = {};
 
 	opts->l4proto = f->protocol;
 	if (v6) {
-		__builtin_memcpy(t.ipv6.saddr, src, 16);
-		__builtin_memcpy(t.ipv6.daddr, dst, 16);
-		t.ipv6.sport = src_port;
-		t.ipv6.dport = dst_port;
+		tuple_of(&t, f, true, back);
 		return bpf_skb_ct_lookup(skb, &t, sizeof(t.ipv6), opts, sizeof(*opts));
 	}
-	t.ipv4.saddr = src->word[3];
-	t.ipv4.daddr = dst->word[3];
-	t.ipv4.sport = src_port;
-	t.ipv4.dport = dst_port;
+	tuple_of(&t, f, false, back);
 	return bpf_skb_ct_lookup(skb, &t, sizeof(t.ipv4), opts, sizeof(*opts));
 }
 
@@ -125,8 +144,35 @@ __noinline int find_translated_source(struct __sk_buff *skb, const struct packet
 	bpf_ct_release(ct);
 	store_sender(skb, &sender);
 	exchanged = !same(&sender.addr, &p->flow.src);
-	/* The pod sends the reply direction, so another end opened the flow. For a process of this
-	 * node, the host stack may replace the port only. */
-	l->masqueraded = opts.dir && (exchanged || (l->host && sender.port != p->flow.src_port));
+	/* The pod sends the reply direction, so another end opened the flow. For a process or a pod
+	 * of this node, the host stack may replace the port only. */
+	l->masqueraded = opts.dir && (exchanged || sender.port != p->flow.src_port);
 	return exchanged;
+}
+
+/* Inserts a TCP connection into connection tracking, from src to the backend of c. The host stack
+ * then chooses another source port for a connection that DNAT gives the same addresses and ports.
+ * The entry expires after ten seconds, the default of the kernel. Returns 0. */
+__noinline int track_taken(struct __sk_buff *skb, const struct packet *p, const struct conn *c)
+{
+	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS, .l4proto = IPPROTO_TCP };
+	struct bpf_sock_tuple t = {};
+	struct nf_conn___init *made;
+	struct nf_conn *ct;
+	struct flow f = {};
+
+	if (!p || !c || !has_nf_conntrack)
+		return 0;
+	f.src = p->flow.src;
+	f.src_port = p->flow.src_port;
+	__builtin_memcpy(&f.dst, c->backend, sizeof(f.dst));
+	f.dst_port = c->backend_port;
+	tuple_of(&t, &f, p->v6, false);
+	made = p->v6 ? bpf_skb_ct_alloc(skb, &t, sizeof(t.ipv6), &opts, sizeof(opts)) : bpf_skb_ct_alloc(skb, &t, sizeof(t.ipv4), &opts, sizeof(opts));
+	if (!made)
+		return 0;
+	ct = bpf_ct_insert_entry(made);
+	if (ct)
+		bpf_ct_release(ct);
+	return 0;
 }

@@ -65,6 +65,8 @@ __noinline enum outcome find_source(struct __sk_buff *skb, const struct packet *
 			return DROP_SPOOFED;
 		load_sender(skb, &sender);
 		src = &sender.addr;
+	} else if (from && p->kind != PACKET_ERROR) {
+		find_translated_source(skb, p, l); /* it may have another port */
 	}
 	if (device == DEVICE_LOST)
 		return ACT_PASS; /* the program on FORWARD has compared the source and the device */

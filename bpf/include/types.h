@@ -23,7 +23,7 @@ enum counter_id {
 	COUNT_EGRESS_DENY = 2,
 	COUNT_EGRESS_ALLOW = 3,
 	COUNT_UNTRACKED = 13, /* an allowed new flow that found the flow table full */
-	COUNTERS = 14,
+	COUNTERS = 15,
 };
 
 /* What to do with a packet: the result of all functions that parse or decide. A positive value
@@ -49,6 +49,7 @@ enum outcome {
 	DROP_UNMARKED = 11,    /* something rewrote the mark of a packet from a pod */
 	DROP_TUNNEL = 12,      /* VXLAN from a pod, or an inner source that belongs to another
 				* node */
+	DROP_PORT_TAKEN = 14,  /* DNAT gave the flow the ports of a connection on the fast path */
 };
 
 enum slot_number {
@@ -339,11 +340,15 @@ enum conn_flag {
 	 * opened. */
 	CONN_REMOTE = 4,
 	/* The remote end is an address and port of this node, which masquerades a client: another
-	 * host, or a process of this node. The ingress verdict is about the client. */
+	 * host, or a process of this node. Or it is a pod of this node whose port the host stack
+	 * replaced. The ingress verdict is about the client. */
 	CONN_MASQUERADED = 8,
 	/* The remote address does not belong to a pod. The host stack may translate packets to
 	 * it, answers included. */
 	CONN_OUTSIDE = 16,
+	/* The last packet that opened the flow was dropped with DROP_PORT_TAKEN. At the next
+	 * one, from_pod makes the connection on the fast path known to connection tracking. */
+	CONN_PORT_TAKEN = 32,
 };
 
 /* Marks the place of an end that is a slot. A flow that leaves the fast path keeps its slots, and

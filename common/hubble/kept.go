@@ -180,6 +180,7 @@ var dropReasons = [...]flow.DropReason{
 	model.DropNeighbour:  flow.DropReason_FIB_LOOKUP_FAILED,
 	model.DropUnmarked:   flow.DropReason_NO_CONFIGURATION_AVAILABLE_TO_PERFORM_POLICY_DECISION,
 	model.DropTunnel:     flow.DropReason_ENCAPSULATION_TRAFFIC_IS_PROHIBITED,
+	model.DropPortTaken:  flow.DropReason_NO_MAPPING_FOR_NAT_MASQUERADE,
 }
 
 // transport returns the ports, or the type of an ICMP message; nil for other protocols.

@@ -146,7 +146,7 @@ func TestDropReasons(t *testing.T) {
 			t.Errorf("%s is %s, %q", r, m.GetDropReasonDesc(), m.GetPolicyLog())
 		}
 	}
-	if int(model.DropTunnel)+1 != len(dropReasons) {
+	if int(model.DropPortTaken)+1 != len(dropReasons) {
 		t.Error("a reason of the data path has no reason of Hubble")
 	}
 }

@@ -18,6 +18,7 @@ const (
 	DropNeighbour
 	DropUnmarked
 	DropTunnel
+	DropPortTaken
 )
 
 // dropReasons are the names, as in metrics and events.
@@ -32,6 +33,7 @@ var dropReasons = [...]string{
 	DropNeighbour:  "neighbour",
 	DropUnmarked:   "unmarked",
 	DropTunnel:     "tunnel",
+	DropPortTaken:  "port_taken",
 }
 
 // String returns the name of the reason, as in metrics and events; "" for NotDropped.

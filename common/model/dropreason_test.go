@@ -11,7 +11,7 @@ import (
 // Every reason has a unique name, which identifies it in metrics and events.
 func TestDropReasonNames(t *testing.T) {
 	seen := map[string]bool{"": true}
-	for r := model.NotDropped + 1; r <= model.DropTunnel; r++ {
+	for r := model.NotDropped + 1; r <= model.DropPortTaken; r++ {
 		if seen[r.String()] {
 			t.Errorf("reason %d is called %q, as another one", r, r)
 		}

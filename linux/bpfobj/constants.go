@@ -21,6 +21,7 @@ const (
 	DropNeighbour     = int(PodOutcomeDROP_NEIGHBOUR)
 	DropUnmarked      = int(PodOutcomeDROP_UNMARKED)
 	DropTunnel        = int(PodOutcomeDROP_TUNNEL)
+	DropPortTaken     = int(PodOutcomeDROP_PORT_TAKEN)
 	CountUntracked    = int(PodCounterIdCOUNT_UNTRACKED)
 	Counters          = int(PodCounterIdCOUNTERS)
 )
@@ -36,6 +37,7 @@ var DropReasons = map[int]model.DropReason{
 	DropNeighbour:  model.DropNeighbour,
 	DropUnmarked:   model.DropUnmarked,
 	DropTunnel:     model.DropTunnel,
+	DropPortTaken:  model.DropPortTaken,
 }
 
 // The flags of PodEvent.Flags.

@@ -173,6 +173,7 @@ const (
 	PodConnFlagCONN_REMOTE      PodConnFlag = 4
 	PodConnFlagCONN_MASQUERADED PodConnFlag = 8
 	PodConnFlagCONN_OUTSIDE     PodConnFlag = 16
+	PodConnFlagCONN_PORT_TAKEN  PodConnFlag = 32
 )
 
 type PodConnHint struct {
@@ -231,7 +232,7 @@ const (
 	PodCounterIdCOUNT_EGRESS_DENY   PodCounterId = 2
 	PodCounterIdCOUNT_EGRESS_ALLOW  PodCounterId = 3
 	PodCounterIdCOUNT_UNTRACKED     PodCounterId = 13
-	PodCounterIdCOUNTERS            PodCounterId = 14
+	PodCounterIdCOUNTERS            PodCounterId = 15
 )
 
 type PodDatagram struct {
@@ -381,6 +382,7 @@ const (
 	PodOutcomeDROP_NEIGHBOUR   PodOutcome = 10
 	PodOutcomeDROP_UNMARKED    PodOutcome = 11
 	PodOutcomeDROP_TUNNEL      PodOutcome = 12
+	PodOutcomeDROP_PORT_TAKEN  PodOutcome = 14
 )
 
 type PodOwner uint32

@@ -150,6 +150,7 @@ func path(f bpfobj.PodConnFlag) []string {
 		{bpfobj.PodConnFlagCONN_TRANSLATED, "DNAT"},
 		{bpfobj.PodConnFlagCONN_MASQUERADED, "masqueraded client"},
 		{bpfobj.PodConnFlagCONN_OUTSIDE, "remote end is not a pod"},
+		{bpfobj.PodConnFlagCONN_PORT_TAKEN, "port taken"},
 	} {
 		if f&x.flag != 0 {
 			words = append(words, x.word)

@@ -268,6 +268,9 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 		}
 		t = nil
 	}
+	if t == nil && !s.Backend.IsValid() && r.track.taken(dst, src, p.Proto) {
+		s.Backend = dst // the stack replaces the source port only
+	}
 	if t == nil && s.Backend.IsValid() && s.Backend.Addr().Is6() == p.V6() {
 		t = &tracked{src: src, dst: dst, from: src, to: s.Backend, proto: p.Proto, ipvs: s.IPVS}
 		if s.Masquerade > 0 {
@@ -277,6 +280,7 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 			}
 			t.from = netip.AddrPortFrom(same(own, p.V6()), s.Masquerade)
 		}
+		r.track.otherPort(t)
 		if ok, err := r.track.add(t); err != nil || !ok {
 			return p, nil, err
 		}

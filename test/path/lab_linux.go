@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
 // enterLab moves the calling goroutine permanently to a new network namespace with the devices and routes of the
@@ -105,9 +107,31 @@ func (c *conntrack) knows(src, dst netip.AddrPort, proto uint8) bool {
 	return c.sent(src, dst, proto) != nil || c.sent(dst, src, proto) != nil || c.answered(src, dst, proto) != nil || c.answered(dst, src, proto) != nil
 }
 
+// taken reports whether a flow has these addresses in one of its directions.
+func (c *conntrack) taken(src, dst netip.AddrPort, proto uint8) bool {
+	return c.sent(src, dst, proto) != nil || c.answered(src, dst, proto) != nil
+}
+
+// learn adds a connection that a program has written into that of the kernel.
+func (c *conntrack) learn(src, dst netip.AddrPort) {
+	if !c.taken(src, dst, reference.TCP) && !c.taken(dst, src, reference.TCP) {
+		c.flows = append(c.flows, &tracked{src: src, dst: dst, from: src, to: dst, proto: reference.TCP})
+	}
+}
+
+// otherPort replaces the source port if another flow has the answers of this one, as the stack does in the last step.
+func (c *conntrack) otherPort(t *tracked) {
+	for c.taken(t.to, t.from, t.proto) {
+		t.from = netip.AddrPortFrom(t.from.Addr(), otherPort(t.from.Port()))
+	}
+}
+
+// otherPort returns the port that the stack tries after this one.
+func otherPort(port uint16) uint16 { return 50000 + port%5000 + 1 }
+
 // add adds a flow, unless its addresses are in use.
 func (c *conntrack) add(t *tracked) (bool, error) {
-	if c.knows(t.src, t.dst, t.proto) || c.knows(t.from, t.to, t.proto) || t.src == t.to && t.from == t.dst {
+	if c.taken(t.src, t.dst, t.proto) || c.taken(t.to, t.from, t.proto) || t.src == t.to && t.from == t.dst {
 		return false, nil
 	}
 	c.flows = append(c.flows, t)

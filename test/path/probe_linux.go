@@ -14,7 +14,7 @@ func (g *generator) probe() {
 		(*generator).replayed, (*generator).replayed, (*generator).headerless, (*generator).longChain,
 		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).ownService, (*generator).answered,
 		(*generator).virtual, (*generator).virtual, (*generator).newSource, (*generator).copied,
-		(*generator).throughNAT, (*generator).throughNAT, (*generator).backendItself, (*generator).foreignQuote,
+		(*generator).throughNAT, (*generator).throughNAT, (*generator).backendItself, (*generator).portTaken, (*generator).foreignQuote,
 		(*generator).answersFirst, (*generator).answersFirst, (*generator).stale,
 		(*generator).backendDenied, (*generator).otherDevice,
 	}

@@ -86,6 +86,49 @@ func (g *generator) backendItself() {
 	g.step(g.from(answer.Src), answer)
 }
 
+// portTaken opens a connection to a pod, and one from the same port to a Service with that pod as its backend, in any order. The
+// stack gives the second one another source port. The pod may only answer.
+func (g *generator) portTaken() {
+	v6 := g.chance(50)
+	name, other := g.two(v6)
+	backend := netip.AddrPortFrom(same(podAddrs(g.pods[other]), v6), 8080)
+	if g.chance(20) {
+		backend = netip.AddrPortFrom(same(remotes["r1"], v6), 8080)
+	} else if g.chance(60) {
+		g.attachWith(other, g.pods[other], reference.Policy{Isolated: [2]bool{false, true}})
+	}
+	sport := uint16(1000 + g.r.IntN(4))
+	direct := reference.Packet{Src: same(podAddrs(g.pods[name]), v6), Dst: backend.Addr(), Proto: reference.TCP, Flags: "S", Sport: sport, Dport: 8080}
+	through := direct
+	through.Dst, through.Dport = same(services[:2], v6), 80
+	answer := reference.Packet{Src: direct.Dst, Dst: direct.Src, Proto: reference.TCP, Flags: "SA", Sport: 8080, Dport: sport}
+	moved := answer
+	moved.Dport = otherPort(sport)
+	at := g.from(answer.Src)
+	if g.chance(25) {
+		direct.Proto, direct.Flags, answer.Proto, answer.Flags = reference.UDP, "", reference.UDP, ""
+		through.Proto, through.Flags, moved.Proto, moved.Flags = reference.UDP, "", reference.UDP, ""
+	}
+	first, second := func() { g.step(name, direct) }, func() { g.step(name, through, translatedTo(backend, g.chance(15))) }
+	if g.chance(40) {
+		first, second = second, first
+	}
+	first()
+	g.step(at, answer)
+	for range 1 + g.r.IntN(3) {
+		second()
+		if g.chance(20) {
+			g.attach(other, g.pods[other])
+		}
+	}
+	g.step(at, moved)
+	g.step(at, answer)
+	if g.chance(50) {
+		first()
+		second()
+	}
+}
+
 // foreignQuote makes a pod of this node or of another one send an error about a flow of others.
 func (g *generator) foreignQuote() {
 	v6 := g.chance(50)

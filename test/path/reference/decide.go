@@ -50,6 +50,9 @@ func (n *Node) SkipRecords() { n.written += Records - 1 }
 
 // leave writes a record of the packet, so that policy decides after DNAT.
 func (n *Node) leave(w *walk, answer bool) Verdict {
+	if f := n.find(w.k); f != nil && f.portTaken && !answer && w.packet.Opens() && n.Track != nil {
+		n.Track(w.src, f.backend)
+	}
 	n.written++
 	delete(n.records, n.written-Records) // its place is taken
 	n.records[n.written] = &record{w.pod, *w.packet, w.src, w.dst, answer}

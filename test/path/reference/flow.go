@@ -56,7 +56,9 @@ type flow struct {
 	// direct flows (between pods of this node) and remote flows (to another node) use the fast path; translated
 	// flows go to a backend.
 	direct, remote, translated, outside bool
-	backend                             netip.AddrPort
+	// portTaken is true after the flow on the fast path that has the translated addresses and ports was in the way.
+	portTaken bool
+	backend   netip.AddrPort
 	// client is the original client of a flow that the node masqueraded. Port 0 means that the port is not known.
 	client netip.AddrPort
 	device [2]int

@@ -91,6 +91,8 @@ type Node struct {
 
 	// Tracked reports whether connection tracking knows a flow, in any direction.
 	Tracked func(src, dst netip.AddrPort, proto uint8) bool
+	// Track makes connection tracking know a TCP connection.
+	Track func(src, dst netip.AddrPort)
 
 	now       time.Duration
 	flows     map[Key]*flow

@@ -53,8 +53,8 @@ func (n *Node) AfterDNAT(device int, p *Packet, number int) Verdict {
 	} else if !n.noteTranslated(pod, f, from, &r.packet, dst, allowed) {
 		return drop("egress policy")
 	}
-	if dst != r.dst {
-		n.reuse(r.src, dst, p.Proto)
+	if dst != r.dst && !n.reuse(f, r, dst, p.Proto) {
+		return drop("ports of a connection on the fast path")
 	}
 	return Verdict{Fate: ToStack, Why: "egress policy"}
 }
@@ -84,12 +84,19 @@ func (n *Node) noteTranslated(pod *Pod, f *flow, from int, sent *Packet, backend
 	return true
 }
 
-// reuse takes a flow off the fast path if a translated flow has the same addresses and ports.
-func (n *Node) reuse(src, dst netip.AddrPort, proto uint8) {
-	k, _ := KeyOf(src, dst, proto)
-	if f := n.find(k); f != nil && (proto != TCP || f.state == closing) {
-		f.remote = false
+// reuse takes a flow off the fast path if a translated flow has the same addresses and ports. An established TCP connection
+// stays there. The first packet of the translated flow is dropped then: the next one gets another port.
+func (n *Node) reuse(translated *flow, r *record, dst netip.AddrPort, proto uint8) bool {
+	k, _ := KeyOf(r.src, dst, proto)
+	switch f := n.find(k); {
+	case f == nil:
+	case proto != TCP || f.state == closing:
+		f.bypassEnds()
+	case (f.direct || f.remote) && f.state == established && r.packet.Opens():
+		translated.portTaken = !translated.portTaken
+		return !translated.portTaken
 	}
+	return true
 }
 
 // PreRouting decides a packet that arrives at this node, before the node answers it.

@@ -75,6 +75,8 @@ func (n *Node) arrives(w *walk) bool {
 		if w.sender.Reached {
 			w.client = w.sender.From
 		}
+	} else if from != nil && w.sender != nil && w.sender.Reached && w.sender.From != w.src && !w.packet.IsError() {
+		w.client = w.sender.From // the stack replaced the port
 	}
 	if from != nil {
 		return from.has(src)
