@@ -53,9 +53,9 @@ static __always_inline enum outcome evaluate_early(struct __sk_buff *skb, struct
 	if (verdict_of(decision) == DENY) {
 		if (observed(l->slot.table))
 			return ACT_PASS; /* evaluate_new_role reports the flow, if it is new */
-		if (event_limited(&l->index, dir * 2 + DENY))
+		if (!event_rate)
 			count_verdict(l->index, dir * 2 + DENY, cause);
-		else
+		else if (!count_limited(&l->index, dir, cause))
 			drop(skb, l, p, WITH_CAUSE(dir * 2 + DENY, cause));
 		return ACT_DENIED;
 	}

@@ -104,9 +104,10 @@ static __always_inline int reject(struct xdp_md *ctx, const struct packet *p, __
 {
 	__u32 id = COUNT_INGRESS_DENY;
 
+	if (event_rate && count_limited(&index, INGRESS, cause))
+		return XDP_DROP;
 	count_verdict(index, id, cause);
-	if (!event_limited(&index, id))
-		emit_event(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
+	emit_event(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
 	return XDP_DROP;
 }
 

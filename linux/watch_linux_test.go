@@ -13,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
@@ -170,4 +173,56 @@ func TestFlowEventsAfterUpgrade(t *testing.T) {
 	l.allowed(a, "udp", "10.1.0.12", 80)
 	l.emits("a: allow of egress from 10.1.0.11 to 10.1.0.12 UDP/80: "+open+"egress",
 		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 UDP/80: "+open+"ingress")
+}
+
+// Discarded events are counted once: also after a restart, and after another pod got the slot of the one that caused them.
+func TestDiscardedEventsAreKept(t *testing.T) {
+	const most = 5
+	l := newLabWith(t, func(c *linux.Config) { c.Events.Rate, c.Events.Burst = 1, most })
+	l.pod("a", 11)
+	c, d := l.pod("c", 13), l.pod("d", 14)
+	l.apply(isolate("a", model.Ingress), isolate("c", model.Egress), isolate("d", model.Egress))
+	shown := func() (n int) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		l.must(l.backend.Watch(ctx, func(list []model.FlowEvent) { n += len(list) }))
+		return n
+	}
+	flood := func(from *netns.NS) {
+		t.Helper()
+		shown()
+		before := l.status()
+		const flows = 200
+		l.sends(from, flows, "10.1.0.11:81")
+		var now dataplane.Counters
+		for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if now = l.status(); now.Verdicts[model.Egress][model.Deny]-before.Verdicts[model.Egress][model.Deny] >= flows {
+				break
+			}
+		}
+		if n, events := now.Events.Limited-before.Events.Limited, shown(); events+int(n) != flows {
+			t.Errorf("of %d denied flows %d caused events, and %d were discarded", flows, events, n)
+		}
+	}
+	same := func(want uint64, after string) {
+		t.Helper()
+		if n := l.status().Events.Limited; n != want {
+			t.Errorf("%d discarded events after %s, want %d", n, after, want)
+		}
+	}
+	flood(d)
+	flood(c)
+	n := l.status().Events.Limited
+	l.delete("d")
+	same(n, "the pod is gone")
+	l.must(l.backend.Close())
+	l.start()
+	l.state = nil
+	same(n, "a restart")
+	l.must(l.add("a", 11))
+	l.must(l.add("c", 13))
+	e := l.pod("e", 15)
+	same(n, "another pod got the slot")
+	l.apply(isolate("c", model.Egress), isolate("e", model.Egress))
+	flood(e)
 }

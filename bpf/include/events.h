@@ -71,16 +71,15 @@ struct {
 } event_budgets SEC(".maps");
 
 enum event_loss {
-	EVENTS_LIMITED = 0, /* over the budget of the pod */
+	EVENTS_LIMITED = 0, /* over the budget of the pod; denied flows count in verdict_counts instead */
 	EVENTS_LOST = 1,    /* the ring was full */
-	EVENT_LOSSES = 2,
+	/* What verdict_counts had for pods whose slots have other pods now. The agent writes it. */
+	EVENTS_FORMER = 2,
+	EVENT_LOSSES = 3,
 };
 
-/* spent is the budget that was last found used up, as budget_at has it; only EVENTS_LIMITED has one.
- * A budget grows once in a jiffy, so until the next one its packets need not look at it again. */
 struct event_count {
 	__u64 events;
-	__u64 spent;
 };
 
 /* Events that were discarded, by enum event_loss. The programs write it. */
@@ -134,36 +133,30 @@ static __always_inline bool take_event_budget(__u32 slot, __u32 kind)
 	return true;
 }
 
-/* Names the budget of a slot and a kind of event in one jiffy. */
-static __always_inline __u64 budget_at(__u64 jiffies, __u32 slot, __u32 kind)
+/* Counts a denied flow, if its event would only be discarded. Otherwise returns false: the caller
+ * then counts it, and calls emit_event. With event_rate 0 there are no events to discard. Used for packets that may come in floods, because it costs
+ * less. slot must point to the stack. */
+static __always_inline bool count_limited(const __u32 *slot, __u32 dir, __u32 cause)
 {
-	_Static_assert(NO_SLOT < 1 << 13, "a slot has 13 bits");
-	return jiffies << 15 | slot << 2 | kind;
-}
-
-/* Reports whether emit_event would only count a loss. Callers use it for packets that may come in
- * floods, because it costs less than the call. slot must point to the stack. */
-static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
-{
-	__u32 loss = EVENTS_LIMITED;
+	__u32 kind = dir * 2 + DENY, jiffy;
+	struct verdict_count *c;
 	struct event_budget *b;
-	struct event_count *c;
-	__u64 jiffies, budget;
+	__u64 jiffies;
 
-	if (!event_rate)
-		return true;
-	c = bpf_map_lookup_elem(&event_losses, &loss);
+	c = bpf_map_lookup_elem(&verdict_counts, slot);
 	if (!c)
 		return false;
+	asm volatile("" : "+r"(dir)); /* as in event_paid */
 	jiffies = bpf_jiffies64();
-	budget = budget_at(jiffies, *slot, kind);
-	if (c->spent != budget) {
+	jiffy = jiffies;
+	if (c->spent[dir & 1] != jiffy) {
 		b = bpf_map_lookup_elem(&event_budgets, slot);
 		if (!b || !event_spent(*event_paid(b, kind), jiffies * event_rate))
 			return false;
-		c->spent = budget;
+		c->spent[dir & 1] = jiffy;
 	}
-	c->events++;
+	c->limited[dir & 1]++;
+	count_cause(kind, cause);
 	return true;
 }
 

@@ -383,20 +383,27 @@ static __always_inline void count(struct __sk_buff *skb, __u32 id)
 	count_bytes(skb->len, id);
 }
 
+/* Counts a verdict on a new flow for its cause. */
+static __always_inline void count_cause(__u32 id, __u32 cause)
+{
+	struct cause_count *decided;
+
+	if (cause == CAUSE_NONE)
+		cause = CAUSE_OTHER + (id & 3);
+	decided = bpf_map_lookup_elem(&cause_counts, &cause);
+	if (decided)
+		decided->flows++;
+}
+
 /* Counts a verdict on a new flow for the pod of a slot and for its cause. The empty asm keeps the
  * compiler from removing the mask: the verifier of Linux 6.1 needs it to see that the index is in
  * bounds. */
 static __always_inline void count_verdict(__u32 slot, __u32 id, __u32 cause)
 {
 	struct verdict_count *c = bpf_map_lookup_elem(&verdict_counts, &slot);
-	struct cause_count *decided;
 
 	asm volatile("" : "+r"(id));
 	if (c)
 		c->flows[id & 3]++;
-	if (cause == CAUSE_NONE)
-		cause = CAUSE_OTHER + (id & 3);
-	decided = bpf_map_lookup_elem(&cause_counts, &cause);
-	if (decided)
-		decided->flows++;
+	count_cause(id, cause);
 }

@@ -15,8 +15,8 @@ enum verdict {
 };
 
 /* Indexes of counters. The first four are verdicts on new flows and equal direction * 2 + verdict;
- * programs count them in verdict_counts and cause_counts. Those between count drops for other
- * reasons, by enum outcome. */
+ * programs count them in verdict_counts and cause_counts. Those that are not listed count drops for
+ * other reasons, by enum outcome. */
 enum counter_id {
 	COUNT_INGRESS_DENY = 0,
 	COUNT_INGRESS_ALLOW = 1,
@@ -62,9 +62,15 @@ struct counter {
 	__u64 bytes;
 };
 
-/* The verdicts on new flows of a pod, by the first four counter_ids. */
+/* The verdicts on new flows of a pod. limited has the denied flows whose events were discarded
+ * because the pod had used its budget, by direction; flows has all others, by the first four
+ * counter_ids. spent is the last jiffy in which that budget was found used up: a budget grows once
+ * in a jiffy, so until the next one its packets need not look at it again. One cache line. */
 struct verdict_count {
 	__u64 flows[4];
+	__u64 limited[2];
+	__u32 spent[2];
+	__u64 pad;
 };
 
 /* The table that an endpoint uses. The agent writes it as one 64-bit word, so a packet sees

@@ -51,6 +51,7 @@ const (
 // The keys of the map event_losses: why a program discarded an event.
 const (
 	EventsLimited = uint32(PodEventLossEVENTS_LIMITED)
+	EventsFormer  = uint32(PodEventLossEVENTS_FORMER)
 	EventsLost    = uint32(PodEventLossEVENTS_LOST)
 )
 

@@ -182,7 +182,6 @@ type EgressEventBudget struct {
 type EgressEventCount struct {
 	_      structs.HostLayout
 	Events uint64
-	Spent  uint64
 }
 
 type EgressFlowShare struct {
@@ -312,8 +311,11 @@ type EgressTunnelNode struct {
 }
 
 type EgressVerdictCount struct {
-	_     structs.HostLayout
-	Flows [4]uint64
+	_       structs.HostLayout
+	Flows   [4]uint64
+	Limited [2]uint64
+	Spent   [2]uint32
+	Pad     uint64
 }
 
 type EgressVerdictKey struct {

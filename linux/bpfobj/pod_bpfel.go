@@ -302,7 +302,6 @@ type PodEventBudget struct {
 type PodEventCount struct {
 	_      structs.HostLayout
 	Events uint64
-	Spent  uint64
 }
 
 type PodEventFlag uint32
@@ -319,7 +318,8 @@ type PodEventLoss uint32
 const (
 	PodEventLossEVENTS_LIMITED PodEventLoss = 0
 	PodEventLossEVENTS_LOST    PodEventLoss = 1
-	PodEventLossEVENT_LOSSES   PodEventLoss = 2
+	PodEventLossEVENTS_FORMER  PodEventLoss = 2
+	PodEventLossEVENT_LOSSES   PodEventLoss = 3
 )
 
 type PodFlowShare struct {
@@ -510,8 +510,11 @@ type PodTableNumber struct {
 }
 
 type PodVerdictCount struct {
-	_     structs.HostLayout
-	Flows [4]uint64
+	_       structs.HostLayout
+	Flows   [4]uint64
+	Limited [2]uint64
+	Spent   [2]uint32
+	Pad     uint64
 }
 
 type PodVerdictKey struct {

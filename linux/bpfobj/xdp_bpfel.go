@@ -187,7 +187,6 @@ type XdpEventBudget struct {
 type XdpEventCount struct {
 	_      structs.HostLayout
 	Events uint64
-	Spent  uint64
 }
 
 type XdpFlowShare struct {
@@ -289,8 +288,11 @@ type XdpTableNumber struct {
 }
 
 type XdpVerdictCount struct {
-	_     structs.HostLayout
-	Flows [4]uint64
+	_       structs.HostLayout
+	Flows   [4]uint64
+	Limited [2]uint64
+	Spent   [2]uint32
+	Pad     uint64
 }
 
 type XdpVerdictKey struct {

@@ -82,7 +82,9 @@ func readBatch(ring *ringbuf.Reader, batch [][]byte) ([][]byte, error) {
 // first loaded. limited counts those over the budget of their pod, lost those that found the
 // ring full.
 func (d *DataPath) LostEvents() (limited, lost uint64, err error) {
-	for id, total := range map[uint32]*uint64{bpfobj.EventsLimited: &limited, bpfobj.EventsLost: &lost} {
+	d.limiting.Lock()
+	defer d.limiting.Unlock()
+	for id, total := range map[uint32]*uint64{bpfobj.EventsLimited: &limited, bpfobj.EventsFormer: &limited, bpfobj.EventsLost: &lost} {
 		var cpus []bpfobj.PodEventCount
 		if err := d.objects.EventLosses.Lookup(id, &cpus); err != nil {
 			return 0, 0, fmt.Errorf("read counter %d of lost events: %w", id, err)
@@ -90,6 +92,13 @@ func (d *DataPath) LostEvents() (limited, lost uint64, err error) {
 		for _, c := range cpus {
 			*total += c.Events
 		}
+	}
+	for slot := range d.slotsUsed {
+		n, err := d.limitedIn(slot)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read the verdicts of slot %d: %w", slot, err)
+		}
+		limited += n
 	}
 	return limited, lost, nil
 }

@@ -61,6 +61,10 @@ type DataPath struct {
 	// the sum of all causes while a number gets another meaning.
 	verdictOf map[uint32]int
 	counting  sync.Mutex
+	// slotsUsed bounds the slots whose counts may not be zero. limiting guards it, and keeps the sum of discarded events
+	// while a slot is reset.
+	slotsUsed uint32
+	limiting  sync.Mutex
 	// damaged describes the faults of the pins at the start.
 	damaged []string
 	// instrument comes from the settings of a sandbox.
@@ -174,7 +178,7 @@ func (d *DataPath) shareMemory() error {
 		return fmt.Errorf("read the generation of the maps: %w", err)
 	}
 	d.generation = binary.NativeEndian.Uint32(buf[:])
-	return errors.Join(d.knowCauses(), d.openInterfaces())
+	return errors.Join(d.knowCauses(), d.findSlots(), d.openInterfaces())
 }
 
 // prepareDirectory creates the directory on a bpffs, readable only by root.

@@ -262,5 +262,6 @@ func (d *DataPath) WriteSlot(s policymap.SlotWrite) error {
 	if _, err := d.slots.WriteAt(buf[:], int64(s.Index)*8); err != nil {
 		return fmt.Errorf("write slot %d: %w", s.Index, err)
 	}
+	d.useSlot(s.Index)
 	return nil
 }

@@ -3,11 +3,13 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -23,20 +25,75 @@ func (d *DataPath) VerdictCounts(slot uint32) (flows [2][2]uint64, err error) {
 		for id, n := range c.Flows {
 			flows[id/2][id%2] += n
 		}
+		for dir, n := range c.Limited {
+			flows[dir][model.Deny] += n
+		}
 	}
 	return flows, nil
 }
 
 // ResetVerdictCounts sets the counts of a slot to zero. Call it before another pod gets the slot.
 func (d *DataPath) ResetVerdictCounts(slot uint32) error {
-	n, err := ebpf.PossibleCPU()
+	d.limiting.Lock()
+	defer d.limiting.Unlock()
+	limited, err := d.limitedIn(slot)
+	if err == nil && limited > 0 {
+		err = d.addFormer(limited)
+	}
 	if err == nil {
-		err = d.objects.VerdictCounts.Put(slot, make([]bpfobj.PodVerdictCount, n))
+		err = d.objects.VerdictCounts.Put(slot, make([]bpfobj.PodVerdictCount, ebpf.MustPossibleCPU()))
 	}
 	if err != nil {
 		return fmt.Errorf("reset the verdicts of slot %d: %w", slot, err)
 	}
 	return nil
+}
+
+// limitedIn returns the number of denied flows of a slot whose events were over the budget.
+func (d *DataPath) limitedIn(slot uint32) (n uint64, err error) {
+	var cpus []bpfobj.PodVerdictCount
+	if err := d.objects.VerdictCounts.Lookup(slot, &cpus); err != nil {
+		return 0, err
+	}
+	for _, c := range cpus {
+		n += c.Limited[model.Ingress] + c.Limited[model.Egress]
+	}
+	return n, nil
+}
+
+// addFormer keeps a number of discarded events whose slot is reset.
+func (d *DataPath) addFormer(n uint64) error {
+	var cpus []bpfobj.PodEventCount
+	if err := d.objects.EventLosses.Lookup(bpfobj.EventsFormer, &cpus); err != nil {
+		return err
+	}
+	cpus[0].Events += n
+	return d.objects.EventLosses.Put(bpfobj.EventsFormer, cpus)
+}
+
+// findSlots finds the slots that an earlier process used.
+func (d *DataPath) findSlots() error {
+	words := make([]byte, 8*bpfobj.Slots)
+	if _, err := d.slots.ReadAt(words, 0); err != nil {
+		return fmt.Errorf("read map slots: %w", err)
+	}
+	for slot := range bpfobj.Slots {
+		n, err := d.limitedIn(slot)
+		if err != nil {
+			return fmt.Errorf("read the verdicts of slot %d: %w", slot, err)
+		}
+		if n > 0 || binary.NativeEndian.Uint64(words[8*slot:]) != 0 {
+			d.useSlot(slot)
+		}
+	}
+	return nil
+}
+
+// useSlot makes LostEvents read the counts of a slot.
+func (d *DataPath) useSlot(slot uint32) {
+	d.limiting.Lock()
+	defer d.limiting.Unlock()
+	d.slotsUsed = max(d.slotsUsed, slot+1)
 }
 
 // Counters returns the number of packets by counter, summed over all CPUs. Verdicts are the sum over their causes.

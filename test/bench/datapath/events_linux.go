@@ -15,9 +15,13 @@ import (
 // written is the number of packets in a measurement of which each writes an event. The ring has room for all.
 const written = 4_000
 
-// eventLoads is how often the programs and maps are loaded again. Where the kernel places them in memory changes an
-// established packet by some per cent, so one load would measure that.
-const eventLoads = 9
+// eventLoads is how often the programs and maps are loaded again. Where the kernel places them in memory changes a
+// packet by some per cent, so few loads would measure that.
+const eventLoads = 45
+
+// eventTurns is how often the programs with and without events take turns in a round. Short turns meet the same neighbours on a
+// virtual machine.
+const eventTurns = 10
 
 // eventBench are the same programs and maps, loaded with and without flow events.
 type eventBench struct {
@@ -78,7 +82,7 @@ func eventCosts(ctx context.Context, rounds, repeat int) (rows []row, err error)
 			return nil, err
 		}
 		for i, c := range eventCases() {
-			if err = errors.Join(ctx.Err(), e.measure(c, rounds, &all[i])); err != nil {
+			if err = errors.Join(ctx.Err(), e.measure(c, max(rounds/4, 1), &all[i])); err != nil {
 				err = fmt.Errorf("%s: %w", c.name, err)
 				break
 			}
@@ -99,7 +103,7 @@ func eventCosts(ctx context.Context, rounds, repeat int) (rows []row, err error)
 	return rows, nil
 }
 
-// measure adds the figures of some rounds. Every other round begins with events.
+// measure adds the figures of some rounds. Every other turn begins with events.
 func (e *eventBench) measure(c benchCase, rounds int, f *eventFigures) error {
 	for _, b := range []*bench{e.off, e.limited, e.every} {
 		if err := errors.Join(b.prepare(c), b.visit(b.path.Program(model.Egress), c)); err != nil {
@@ -109,29 +113,47 @@ func (e *eventBench) measure(c benchCase, rounds int, f *eventFigures) error {
 			return err
 		}
 	}
-	type run struct {
-		of   *bench
-		runs int
-		to   *figure
-	}
 	for n := range rounds {
-		order := []run{{e.off, e.off.repeat, &f.off}, {e.limited, e.limited.repeat, &f.limited}}
-		if eachWrites(c) {
-			order = append(order, run{e.off, written, &f.few}, run{e.every, written, &f.every})
+		for turn := range eventTurns {
+			order := []eventRun{{e.off, e.off.repeat / eventTurns, &f.off}, {e.limited, e.limited.repeat / eventTurns, &f.limited}}
+			if turn%2 == 1 {
+				slices.Reverse(order)
+			}
+			if err := e.run(c, order); err != nil {
+				return err
+			}
 		}
+		if !eachWrites(c) {
+			continue
+		}
+		order := []eventRun{{e.off, written, &f.few}, {e.every, written, &f.every}}
 		if n%2 == 1 {
 			slices.Reverse(order)
 		}
-		for _, r := range order {
-			ns, events, err := r.of.cost(c, r.runs)
-			if err != nil {
-				return err
-			}
-			if r.of == e.every && events < written {
-				return fmt.Errorf("%d packets wrote %d events", written, events)
-			}
-			*r.to = append(*r.to, ns)
+		if err := e.run(c, order); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// eventRun is one measurement: the programs, the number of packets, and the figure that it adds to.
+type eventRun struct {
+	of   *bench
+	runs int
+	to   *figure
+}
+
+func (e *eventBench) run(c benchCase, order []eventRun) error {
+	for _, r := range order {
+		ns, events, err := r.of.cost(c, r.runs)
+		if err != nil {
+			return err
+		}
+		if r.of == e.every && events < written {
+			return fmt.Errorf("%d packets wrote %d events", written, events)
+		}
+		*r.to = append(*r.to, ns)
 	}
 	return nil
 }

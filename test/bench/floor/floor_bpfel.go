@@ -68,8 +68,11 @@ type FloorSlot struct {
 }
 
 type FloorVerdictCount struct {
-	_     structs.HostLayout
-	Flows [4]uint64
+	_       structs.HostLayout
+	Flows   [4]uint64
+	Limited [2]uint64
+	Spent   [2]uint32
+	Pad     uint64
 }
 
 type FloorVerdictRow struct {
