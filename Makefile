@@ -315,7 +315,7 @@ bench-datapath: ## Programs, growth and paths between pods beside floors and nft
 	@$(MAKE) --no-print-directory bench-maps
 
 .PHONY: bench-observe
-bench-observe: ## What flow events cost programs and agent, and a SYN flood with 16 readers: JSON lines with goals; fails if one is missed (needs root; ten minutes)
+bench-observe: ## What flow events cost programs and agent, and a SYN flood with 16 readers: JSON lines with goals; fails if one is missed (needs root; twelve minutes)
 	@status=0; $(go) run ./test/bench/datapath -parts events -strict -json - || status=1; \
 		$(path) $(usable) run ./test/bench/observe || status=1; exit $$status
 
