@@ -176,10 +176,10 @@ __noinline int retire_fast_path(const struct flow *to, int v6)
 	return 0;
 }
 
-/* Reports whether DNAT gives a new connection the addresses and ports of an established one on the fast
- * path, which connection tracking does not know. If so, marks the new connection. When the client
- * sends the packet again, from_pod makes the old connection known, and the host stack chooses
- * another source port after this hook. */
+/* Reports whether DNAT gives a new connection the addresses and ports of an established one on the
+ * fast path, which connection tracking does not know. If so, marks the new connection. When the
+ * client sends the packet again, from_pod makes the old connection known, and the host stack
+ * chooses another source port after this hook. */
 __noinline int port_taken(const struct post_dnat_record *r, const struct flow *to, int v6)
 {
 	struct conn_place at = {};

@@ -134,8 +134,9 @@ static __always_inline bool take_event_budget(__u32 slot, __u32 kind)
 }
 
 /* Counts a denied flow, if its event would only be discarded. Otherwise returns false: the caller
- * then counts it, and calls emit_event. With event_rate 0 there are no events to discard. Used for packets that may come in floods, because it costs
- * less. slot must point to the stack. */
+ * then counts it, and calls emit_event. Used for packets that may come in floods, because it costs
+ * less. Must not be called with event_rate 0, where no event is discarded. slot must point to the
+ * stack. */
 static __always_inline bool count_limited(const __u32 *slot, __u32 dir, __u32 cause)
 {
 	__u32 kind = dir * 2 + DENY, jiffy;
