@@ -76,9 +76,11 @@ func (u *upgradeTraffic) begin() {
 	u.must(err)
 	u.stream, err = traffic.NewStream(u.pods["a"], targets, 8000)
 	u.must(err)
-	for _, to := range []string{service4 + ":80", service4 + ":81", "[" + service6 + "]:80", "[" + service6 + "]:81"} {
+	for i, to := range []string{service4 + ":80", service4 + ":81", "[" + service6 + "]:80", "[" + service6 + "]:81"} {
+		// Older programs lose a connection to the backend from the same port (ADR 87), so the kernel must not choose the port.
+		d := net.Dialer{LocalAddr: &net.TCPAddr{Port: 20000 + i}}
 		u.must(u.pods["a"].Do(func() error {
-			c, err := net.Dial("tcp", to)
+			c, err := d.Dial("tcp", to)
 			if err == nil {
 				u.services = append(u.services, c)
 				u.t.Cleanup(func() { c.Close() })
