@@ -59,7 +59,7 @@ func (r *Runner) sendFromHost(s *Step, p *reference.Packet) error {
 			p.Src, p.Sport = t.src.Addr(), t.src.Port()
 		}
 	}
-	return r.toPod(reference.Host, p, r.sender(p))
+	return r.toPod(reference.Host, p)
 }
 
 func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
@@ -210,10 +210,9 @@ func (r *Runner) route(device int, p *reference.Packet, t *translation, parts []
 	if t != nil && t.src.IsValid() { // SNAT is the last step
 		p.Src, p.Sport = t.src.Addr(), t.src.Port()
 	}
-	sender := r.sender(p)
 	for _, part := range parts {
 		part.Src, part.Dst, part.Sport, part.Dport, part.Hops, part.Quote = p.Src, p.Dst, p.Sport, p.Dport, p.Hops, p.Quote
-		if err := r.toPod(device, &part, sender); err != nil {
+		if err := r.toPod(device, &part); err != nil {
 			return err
 		}
 	}
@@ -221,13 +220,13 @@ func (r *Runner) route(device int, p *reference.Packet, t *translation, parts []
 }
 
 // toPod delivers a packet to the pod with its destination address, if the pod is on this node.
-func (r *Runner) toPod(device int, p *reference.Packet, sender *reference.Sender) error {
+func (r *Runner) toPod(device int, p *reference.Packet) error {
 	for _, pod := range r.node.Pods {
 		for _, a := range pod.Addrs {
 			if a != p.Dst {
 				continue
 			}
-			want := r.node.ToPod(pod, device, p, sender)
+			want := r.node.ToPod(pod, device, p, r.sender)
 			out, err := r.run(loader.AtToPod, pod.Device, device, 0, p, hostMAC)
 			if err != nil {
 				return err
@@ -297,10 +296,9 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 	return p, now, nil
 }
 
-// sender returns, according to connection tracking, the sender of a packet to a pod. It
+// sender returns, according to connection tracking, the sender of a packet to a pod, whose ends are src and dst. It
 // looks up answers of the pod, and packets that an error quotes.
-func (r *Runner) sender(p *reference.Packet) *reference.Sender {
-	src, dst := p.Ends()
+func (r *Runner) sender(p *reference.Packet, src, dst netip.AddrPort) *reference.Sender {
 	src, dst = dst, src
 	proto := p.Proto
 	if p.IsError() && p.Quote != nil {

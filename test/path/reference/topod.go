@@ -12,9 +12,10 @@ type Sender struct {
 	Reached bool
 }
 
-// ToPod decides a packet that the stack delivers to a pod. device is the device on which it arrived. sender comes
-// from connection tracking, or is nil.
-func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
+// ToPod decides a packet that the stack delivers to a pod. device is the device on which it arrived. sender asks
+// connection tracking for the sender of a packet with these ends; nil is none. A later fragment has the ends of the
+// datagram that the pod's program knows by its identification.
+func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender func(p *Packet, src, dst netip.AddrPort) *Sender) Verdict {
 	switch {
 	case p.Ether == "arp":
 		return Verdict{Fate: ToStack, Why: "ARP comes from the host only"}
@@ -26,7 +27,7 @@ func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
 	if discovery, _ := p.IsDiscovery(); discovery && device == Host {
 		return Verdict{Fate: ToStack, Why: "neighbour discovery of the host"}
 	}
-	w := &walk{pod: pod, packet: p, dir: Ingress, device: device, sender: sender, host: device == Host}
+	w := &walk{pod: pod, packet: p, dir: Ingress, device: device, host: device == Host}
 	w.src, w.dst = p.Ends()
 	if p.Fragment == LaterFragment {
 		var known bool
@@ -35,6 +36,7 @@ func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
 		}
 	}
 	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
+	w.sender = sender(p, w.src, w.dst)
 	var v Verdict
 	switch {
 	case p.Src == p.Dst && device != Host && device != pod.Device:
