@@ -235,7 +235,7 @@ func (g guests) boot(ctx context.Context, k image, initramfs, console string) (s
 	defer log.Close()
 	budget := g.timeout - spare
 	cmd := exec.CommandContext(ctx, g.arch.qemu[0], slices.Concat(g.arch.qemu[1:], []string{
-		"-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio", "-smp", "2", "-m", "2048",
 		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=" + g.arch.console + " quiet panic=-1 -- " + budget.String()})...)
 	said, err := cmd.StdoutPipe()
 	if err != nil {
