@@ -151,8 +151,6 @@ static __always_inline bool pod_passes(const struct view *v, const struct endpoi
 	__u32 place = v->mark >> 16;
 	struct post_dnat_record *r;
 
-	if (our_mark(v->mark) == MARK_APPROVED)
-		return true;
 	if (handover && !our_mark(v->mark))
 		return true;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
@@ -261,13 +259,18 @@ static __always_inline bool may_be_answered(const struct view *v, bool v6)
 	return owner_of(&flow.src, v6) == OWNER_POD ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
 }
 
-/* Reports whether a packet may continue. */
-static __always_inline bool passes(const struct view *v, bool v6)
+/* Reports whether a packet continues, whatever it contains: from_pod has approved it, or will not
+ * have its verdict before DNAT. */
+static __always_inline bool passes_unread(const struct view *v, const struct endpoint *e)
 {
-	const struct endpoint *e = find_endpoint(v->ifindex);
+	return e && (v->place == PRE_ROUTING || our_mark(v->mark) == MARK_APPROVED);
+}
 
+/* Reports whether any other packet may continue. */
+static __always_inline bool passes(const struct view *v, const struct endpoint *e, bool v6)
+{
 	if (v->place == PRE_ROUTING)
-		return e || may_be_answered(v, v6);
+		return may_be_answered(v, v6);
 	if (e)
 		return pod_passes(v, e, v6);
 	if (foreign) {
@@ -314,26 +317,34 @@ int hook(struct bpf_nf_ctx *ctx)
 	struct sk_buff *skb = ctx->skb;
 	struct bpf_dynptr packet;
 	struct view v = { .from = &packet, .place = place_of(ctx->state), .mark = skb->mark, .ifindex = skb->skb_iif, .len = skb->len };
+	const struct endpoint *e;
 	__u8 version;
 
 	if (!v.ifindex)
 		return NF_ACCEPT; /* sent by this host */
+	e = find_endpoint(v.ifindex);
+	if (passes_unread(&v, e))
+		return NF_ACCEPT;
 	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet) || load(&v, 0, &version, 1))
 		return NF_DROP;
-	return (version >> 4 == 6 ? passes(&v, true) : passes(&v, false)) ? NF_ACCEPT : NF_DROP;
+	return (version >> 4 == 6 ? passes(&v, e, true) : passes(&v, e, false)) ? NF_ACCEPT : NF_DROP;
 }
 
 /* Reports whether the nftables rule must drop a packet. */
 static __always_inline int matches(struct __sk_buff *skb, enum place place)
 {
 	struct view v = { .from = skb, .filter = true, .place = place, .mark = skb->mark, .ifindex = skb->ingress_ifindex, .len = skb->len };
+	const struct endpoint *e;
 	__u8 version;
 
 	if (!v.ifindex)
 		return false;
+	e = find_endpoint(v.ifindex);
+	if (passes_unread(&v, e))
+		return false;
 	if (load(&v, 0, &version, 1))
 		return true;
-	return version >> 4 == 6 ? !passes(&v, true) : !passes(&v, false);
+	return version >> 4 == 6 ? !passes(&v, e, true) : !passes(&v, e, false);
 }
 
 SEC("socket")

@@ -201,7 +201,7 @@ static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, 
 {
 	int fate;
 
-	if (foreign && (act == ACT_POST_DNAT || act == ACT_ANSWER) && !to_host(skb))
+	if (foreign && (act == ACT_POST_DNAT || act == ACT_ANSWER) && !l->to_host)
 		return drop(skb, l, p, DROP_SPOOFED);
 	switch (act) {
 	case ACT_LOCAL:
@@ -303,6 +303,8 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 		return drop(skb, &d.local, NULL, DROP_MALFORMED);
 	if (from_pod && !equal_mac(eth->h_source, e->mac))
 		return drop(skb, &d.local, NULL, DROP_SPOOFED);
+	if (foreign && from_pod)
+		d.local.to_host = equal_mac(eth->h_dest, e->host_mac);
 	if (foreign && !from_pod && for_another(eth, e))
 		return observed(d.local.slot.table) ? PASS : TC_ACT_SHOT;
 	switch (eth->h_proto) {

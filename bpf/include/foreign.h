@@ -44,22 +44,6 @@ __noinline int to_own_address(struct __sk_buff *skb, const struct packet *p)
 	return !unspecified(&own) && same(&p->flow.dst, &own);
 }
 
-/* Reports whether a pod sends a frame to the host, so that the frame will pass the hooks that
- * decide after DNAT. */
-__noinline int to_host(struct __sk_buff *skb)
-{
-	const struct endpoint *e = find_endpoint(skb->ifindex);
-	__u8 to[ETH_ALEN] ALIGNED;
-
-	if (!e || bpf_skb_load_bytes(skb, 0, to, sizeof(to)))
-		return false;
-	for (int i = 0; i < ETH_ALEN; i++) {
-		if (to[i] != e->host_mac[i])
-			return false;
-	}
-	return true;
-}
-
 #define ND_SOURCE_MAC 1
 #define ND_TARGET_MAC 2
 

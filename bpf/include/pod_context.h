@@ -25,6 +25,9 @@ struct pod_ctx {
 			* otherwise 0 */
 	bool from_pod; /* whether the pod sends the packet; otherwise it receives it */
 	/* Few packets change these bits, and the stack is small. */
+	/* Whether the frame of a pod goes to the host, so that it will pass the hooks that decide after
+	 * DNAT. */
+	bool to_host : 1;
 	/* The source of a packet to the pod; set by find_source. */
 	bool host : 1;        /* a process of this node */
 	bool masqueraded : 1; /* a client (see load_sender) that uses an address of this node */
