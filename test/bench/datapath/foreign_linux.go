@@ -55,6 +55,26 @@ func count(policies int) string {
 // foreignPolicies are the numbers of policies that are compared.
 var foreignPolicies = []int{1, 10_000}
 
+// masquerade are rules like those of plugins for packets that leave the pod ranges.
+const masquerade = `table inet plugin {
+	chain postrouting {
+		type nat hook postrouting priority srcnat
+		ip saddr 10.1.0.0/24 ip daddr != 10.0.0.0/8 masquerade
+		ip6 saddr fd01::/64 ip6 daddr != fd00::/8 masquerade
+	}
+}
+`
+
+// plugin connects the pods of a setup as other CNI plugins do. In a cluster, rules for masquerading and for Services
+// make the kernel track each connection, with policy or without.
+func (w *setups) plugin(f form, name string) (*setup, error) {
+	of, err := f.connect(w, name)
+	if err != nil {
+		return nil, err
+	}
+	return of, of.node.Do(func() error { return nft(masquerade) })
+}
+
 // foreign compares policy on interfaces of other CNI plugins with the same interfaces without policy, and with
 // nftables.
 func (o options) foreign(ctx context.Context) (rows []row, err error) {
@@ -114,7 +134,7 @@ func foreignRows(part, unit string, all map[string]figure, g goal) (rows []row) 
 
 // foreign makes the setups of a form.
 func (w *setups) foreign(f form) error {
-	if _, err := f.connect(w, f.alone()); err != nil {
+	if _, err := w.plugin(f, f.alone()); err != nil {
 		return err
 	}
 	for _, n := range foreignPolicies {
@@ -176,7 +196,7 @@ func macIn(ns *netns.NS) (mac net.HardwareAddr, err error) {
 
 // policyOn enforces the policies of a world by the real backend in mode policy.
 func (w *setups) policyOn(f form, name string, of world) error {
-	setup, err := f.connect(w, name)
+	setup, err := w.plugin(f, name)
 	if err != nil {
 		return err
 	}
@@ -205,7 +225,7 @@ func (w *setups) policyOn(f form, name string, of world) error {
 // rulesOn enforces policies by rules of nftables. Packets on a bridge pass its rules only with the setting that
 // Kubernetes demands for that.
 func (w *setups) rulesOn(f form, name, rules string) error {
-	setup, err := f.connect(w, name)
+	setup, err := w.plugin(f, name)
 	if err != nil {
 		return err
 	}
