@@ -17,6 +17,7 @@
 #include "include/parse.h"
 #include "include/parse_skb.h"
 #include "include/post_dnat.h"
+#include "include/records.h"
 #include "include/pod_context.h"
 #include "include/pod_policy.h"
 #include "include/authorisation.h"

@@ -63,46 +63,10 @@ struct {
 	__type(value, struct post_dnat_record);
 } post_dnat SEC(".maps");
 
-/* The number of records written so far. */
-struct record_count {
-	__u64 written;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
-	__type(key, __u32);
-	__type(value, struct record_count);
-} post_dnat_count SEC(".maps");
-
 /* Reports whether kube-proxy may translate a packet. */
 static __always_inline bool may_be_translated(const struct packet *p)
 {
 	__u8 protocol = p->flow.protocol;
 
 	return p->kind != PACKET_ERROR && (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP);
-}
-
-/* Stores a record and returns the mark that names it. */
-static __always_inline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
-{
-	__u32 zero = 0, place;
-	struct record_count *count = bpf_map_lookup_elem(&post_dnat_count, &zero);
-	struct post_dnat_record *r;
-	__u64 n;
-
-	if (!count)
-		return 0;
-	n = __sync_fetch_and_add(&count->written, 1);
-	place = n % POST_DNAT_RECORDS;
-	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (!r)
-		return 0;
-	r->mark = place << 16 | MARK_POST_DNAT | (n / POST_DNAT_RECORDS & (foreign ? MARK_ROUND & ~MARK_OF_OTHERS : MARK_ROUND));
-	r->slot = slot;
-	r->flow = p->flow;
-	r->kind = kind;
-	r->closes = (p->tcp & PACKET_FIN) | (p->tcp & PACKET_RST) >> 1;
-	return r->mark;
 }

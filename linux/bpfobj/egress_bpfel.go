@@ -268,11 +268,6 @@ type EgressPrefix6 struct {
 	Addr [16]uint8
 }
 
-type EgressRecordCount struct {
-	_       structs.HostLayout
-	Written uint64
-}
-
 type EgressRow struct {
 	_     structs.HostLayout
 	Allow [16]uint64
@@ -364,7 +359,6 @@ const (
 	EgressMapPeers6            = "peers6"
 	EgressMapPorts             = "ports"
 	EgressMapPostDnat          = "post_dnat"
-	EgressMapPostDnatCount     = "post_dnat_count"
 	EgressMapPrefixes4         = "prefixes4"
 	EgressMapPrefixes6         = "prefixes6"
 	EgressMapRows              = "rows"
@@ -483,7 +477,6 @@ type EgressMapSpecs struct {
 	Peers6         *ebpf.MapSpec `ebpf:"peers6"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
 	PostDnat       *ebpf.MapSpec `ebpf:"post_dnat"`
-	PostDnatCount  *ebpf.MapSpec `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
@@ -570,7 +563,6 @@ type EgressMaps struct {
 	Peers6         *ebpf.Map `ebpf:"peers6"`
 	Ports          *ebpf.Map `ebpf:"ports"`
 	PostDnat       *ebpf.Map `ebpf:"post_dnat"`
-	PostDnatCount  *ebpf.Map `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
@@ -616,7 +608,6 @@ func (m *EgressMaps) Close() error {
 		m.Peers6,
 		m.Ports,
 		m.PostDnat,
-		m.PostDnatCount,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,

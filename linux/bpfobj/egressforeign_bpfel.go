@@ -46,7 +46,6 @@ const (
 	EgressForeignMapPeers6            = "peers6"
 	EgressForeignMapPorts             = "ports"
 	EgressForeignMapPostDnat          = "post_dnat"
-	EgressForeignMapPostDnatCount     = "post_dnat_count"
 	EgressForeignMapPrefixes4         = "prefixes4"
 	EgressForeignMapPrefixes6         = "prefixes6"
 	EgressForeignMapRows              = "rows"
@@ -165,7 +164,6 @@ type EgressForeignMapSpecs struct {
 	Peers6         *ebpf.MapSpec `ebpf:"peers6"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
 	PostDnat       *ebpf.MapSpec `ebpf:"post_dnat"`
-	PostDnatCount  *ebpf.MapSpec `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
@@ -252,7 +250,6 @@ type EgressForeignMaps struct {
 	Peers6         *ebpf.Map `ebpf:"peers6"`
 	Ports          *ebpf.Map `ebpf:"ports"`
 	PostDnat       *ebpf.Map `ebpf:"post_dnat"`
-	PostDnatCount  *ebpf.Map `ebpf:"post_dnat_count"`
 	Prefixes4      *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
@@ -298,7 +295,6 @@ func (m *EgressForeignMaps) Close() error {
 		m.Peers6,
 		m.Ports,
 		m.PostDnat,
-		m.PostDnatCount,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,

@@ -448,6 +448,11 @@ type PodRecordCount struct {
 	Written uint64
 }
 
+type PodRecordHint struct {
+	_    structs.HostLayout
+	Mark uint32
+}
+
 type PodRole uint32
 
 const (
@@ -565,6 +570,7 @@ const (
 	PodMapPorts           = "ports"
 	PodMapPostDnat        = "post_dnat"
 	PodMapPostDnatCount   = "post_dnat_count"
+	PodMapPostDnatHints   = "post_dnat_hints"
 	PodMapPrefixes4       = "prefixes4"
 	PodMapPrefixes6       = "prefixes6"
 	PodMapRows            = "rows"
@@ -682,6 +688,7 @@ type PodMapSpecs struct {
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	PostDnat      *ebpf.MapSpec `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.MapSpec `ebpf:"post_dnat_count"`
+	PostDnatHints *ebpf.MapSpec `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
@@ -769,6 +776,7 @@ type PodMaps struct {
 	Ports         *ebpf.Map `ebpf:"ports"`
 	PostDnat      *ebpf.Map `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.Map `ebpf:"post_dnat_count"`
+	PostDnatHints *ebpf.Map `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
 	Rows          *ebpf.Map `ebpf:"rows"`
@@ -813,6 +821,7 @@ func (m *PodMaps) Close() error {
 		m.Ports,
 		m.PostDnat,
 		m.PostDnatCount,
+		m.PostDnatHints,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,

@@ -48,6 +48,7 @@ const (
 	PodForeignMapPorts           = "ports"
 	PodForeignMapPostDnat        = "post_dnat"
 	PodForeignMapPostDnatCount   = "post_dnat_count"
+	PodForeignMapPostDnatHints   = "post_dnat_hints"
 	PodForeignMapPrefixes4       = "prefixes4"
 	PodForeignMapPrefixes6       = "prefixes6"
 	PodForeignMapRows            = "rows"
@@ -165,6 +166,7 @@ type PodForeignMapSpecs struct {
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	PostDnat      *ebpf.MapSpec `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.MapSpec `ebpf:"post_dnat_count"`
+	PostDnatHints *ebpf.MapSpec `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
@@ -252,6 +254,7 @@ type PodForeignMaps struct {
 	Ports         *ebpf.Map `ebpf:"ports"`
 	PostDnat      *ebpf.Map `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.Map `ebpf:"post_dnat_count"`
+	PostDnatHints *ebpf.Map `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
 	Rows          *ebpf.Map `ebpf:"rows"`
@@ -296,6 +299,7 @@ func (m *PodForeignMaps) Close() error {
 		m.Ports,
 		m.PostDnat,
 		m.PostDnatCount,
+		m.PostDnatHints,
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Rows,

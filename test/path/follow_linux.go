@@ -3,7 +3,9 @@
 package path
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/path/reference"
@@ -35,6 +37,9 @@ func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 	}
 	mark, record := out.Mark, want.Record
 	if record > 0 {
+		if record, err = r.recordOf(mark, want, p); err != nil {
+			return err
+		}
 		r.marks = append(r.marks, left{mark, record})
 	}
 	switch {
@@ -45,6 +50,19 @@ func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 		mark, record = old.mark, old.record
 	}
 	return r.inStack(s, device, p, mark, record)
+}
+
+// recordOf returns the record that a mark names: the new one, or an earlier one.
+func (r *Runner) recordOf(mark uint32, want reference.Verdict, p *reference.Packet) (int, error) {
+	at := slices.IndexFunc(r.marks, func(l left) bool { return l.mark == mark })
+	if at < 0 {
+		return want.Record, nil
+	}
+	earlier := r.marks[at].record
+	if !r.node.KeepRecord(earlier) {
+		return 0, r.fail("record", "from_pod", fmt.Sprintf("mark of record %d of %d", earlier, want.Record), want, p)
+	}
+	return earlier, nil
 }
 
 // sendFromHost delivers a packet of a process of this node, which the stack may translate and masquerade.

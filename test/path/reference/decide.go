@@ -40,6 +40,7 @@ type record struct {
 	packet   Packet
 	src, dst netip.AddrPort
 	answer   bool // policy allows it, unless the stack translates it
+	opens    bool // it opens a connection that policy decides after translation
 }
 
 // Records is the number of places for records. They are used in turn.
@@ -54,9 +55,26 @@ func (n *Node) leave(w *walk, answer bool) Verdict {
 		n.Track(w.src, f.backend)
 	}
 	n.written++
+	n.replaced = n.records[n.written-Records]
 	delete(n.records, n.written-Records) // its place is taken
-	n.records[n.written] = &record{w.pod, *w.packet, w.src, w.dst, answer}
+	n.records[n.written] = &record{w.pod, *w.packet, w.src, w.dst, answer, w.packet.Opens() && !answer}
 	return Verdict{Fate: ToStack, Record: n.written, Why: "decided after translation"}
+}
+
+// KeepRecord takes the last record back, because its packet names an earlier one. It reports whether the packet may:
+// nothing decides another way by the earlier record, and it stays for as long as the next half of the places.
+func (n *Node) KeepRecord(earlier int) bool {
+	was, now := n.records[earlier], n.records[n.written]
+	if was == nil || n.written-earlier > Records/2 || was.pod.Slot != now.pod.Slot || was.src != now.src || was.dst != now.dst ||
+		was.packet.follows() != now.packet.follows() || was.opens != now.opens || was.answer != now.answer {
+		return false
+	}
+	delete(n.records, n.written)
+	if n.replaced != nil {
+		n.records[n.written-Records] = n.replaced
+	}
+	n.written--
+	return true
 }
 
 // walk is the evaluation of one packet by one program of a pod.

@@ -99,6 +99,7 @@ type Node struct {
 	created   *Key // the last new flow since Follow read the table
 	datagrams map[place]datagram
 	records   map[int]*record
+	replaced  *record // the record whose place the last one took, if it was there
 	written   int
 	errors    map[place]int // since the last call of Age
 }

@@ -50,7 +50,7 @@ func (n *Node) AfterDNAT(device int, p *Packet, number int) Verdict {
 		f = n.create(k, from, r.pod.Slot)
 		f.authorised[from] = authorisation{opened: true, epoch: pod.Epoch}
 		f.translated, f.outside, f.backend = true, true, dst
-	} else if !n.noteTranslated(pod, f, from, &r.packet, dst, allowed) {
+	} else if !n.noteTranslated(pod, f, from, r, dst, allowed) {
 		return drop("egress policy")
 	}
 	if dst != r.dst && !n.reuse(f, r, dst, p.Proto) {
@@ -60,7 +60,7 @@ func (n *Node) AfterDNAT(device int, p *Packet, number int) Verdict {
 }
 
 // noteTranslated records the backend of a packet in its flow.
-func (n *Node) noteTranslated(pod *Pod, f *flow, from int, sent *Packet, backend netip.AddrPort, allowed bool) bool {
+func (n *Node) noteTranslated(pod *Pod, f *flow, from int, r *record, backend netip.AddrPort, allowed bool) bool {
 	had := f.authorised[from]
 	if !allowed {
 		if had.opened {
@@ -76,8 +76,8 @@ func (n *Node) noteTranslated(pod *Pod, f *flow, from int, sent *Packet, backend
 	}
 	had.opened, had.epoch = true, pod.Epoch
 	f.authorised[from] = had
-	note := Packet{Proto: sent.Proto}
-	if sent.Opens() {
+	note := Packet{Proto: r.packet.Proto}
+	if r.opens {
 		note = Packet{Proto: TCP, Flags: "S"}
 	}
 	f.passed(n.now, &note, from, true)
@@ -92,7 +92,7 @@ func (n *Node) reuse(translated *flow, r *record, dst netip.AddrPort, proto uint
 	case f == nil:
 	case proto != TCP || f.state == closing:
 		f.bypassEnds()
-	case (f.direct || f.remote) && f.state == established && r.packet.Opens():
+	case (f.direct || f.remote) && f.state == established && r.opens:
 		translated.portTaken = !translated.portTaken
 		return !translated.portTaken
 	}

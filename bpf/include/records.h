@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "order.h"
+#include "post_dnat.h"
+
+/* How from_pod stores records. Records have their places in turn. A packet gets the record of an
+ * earlier one if both have the same: so a flow writes to no memory that other CPUs use. */
+
+/* The number of records written so far. */
+struct record_count {
+	__u64 written;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct record_count);
+} post_dnat_count SEC(".maps");
+
+#define RECORD_HINTS 16384
+
+/* Marks of the last records, by a hash of the flow. A hint may be wrong: the record tells. */
+struct record_hint {
+	__u32 mark;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, RECORD_HINTS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct record_hint);
+} post_dnat_hints SEC(".maps");
+
+/* Returns the place of a flow's hint. */
+static __always_inline __u32 hint_place(const struct flow *f)
+{
+	__u32 ports = (__u32)f->src_port << 16 | f->dst_port;
+
+	return (f->src.word[3] * 0x9e3779b1 + f->dst.word[3] * 0x85ebca6b + ports * 0xc2b2ae35) >> 18;
+}
+
+static __always_inline bool same_flow(const struct flow *a, const struct flow *b)
+{
+	return same(&a->src, &b->src) && same(&a->dst, &b->dst) && a->src_port == b->src_port && a->dst_port == b->dst_port && a->protocol == b->protocol;
+}
+
+/* The bits of the number of a record that all marks hold: the place, and the lower bits of the round. */
+#define RECORD_NUMBER 0x007fffff
+
+/* Reports whether a record stays for long enough that another packet may name it: the next half of
+ * the places does not include its own. */
+static __always_inline bool record_stays(__u32 mark, __u64 written)
+{
+	__u32 number = mark << 16 | mark >> 16;
+
+	return ((written - number - 1) & RECORD_NUMBER) < POST_DNAT_RECORDS / 2;
+}
+
+/* Returns the mark of a record of the packet: one that is there, or one that it stores. Returns 0
+ * if there is none. */
+static __always_inline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
+{
+	__u32 zero = 0, at = hint_place(&p->flow), place;
+	__u8 closes = (p->tcp & PACKET_FIN) | (p->tcp & PACKET_RST) >> 1;
+	struct record_count *count = bpf_map_lookup_elem(&post_dnat_count, &zero);
+	struct record_hint *hint = bpf_map_lookup_elem(&post_dnat_hints, &at);
+	struct post_dnat_record *r;
+	__u32 mark;
+	__u64 n;
+
+	if (!count || !hint)
+		return 0;
+	mark = hint->mark;
+	order_loads();
+	place = mark >> 16;
+	r = bpf_map_lookup_elem(&post_dnat, &place);
+	if (r && r->mark == mark && r->slot == slot && r->kind == kind && r->closes == closes && same_flow(&r->flow, &p->flow) &&
+	    record_stays(mark, *(volatile __u64 *)&count->written))
+		return mark;
+	n = __sync_fetch_and_add(&count->written, 1);
+	place = n % POST_DNAT_RECORDS;
+	r = bpf_map_lookup_elem(&post_dnat, &place);
+	if (!r)
+		return 0;
+	mark = place << 16 | MARK_POST_DNAT | (n / POST_DNAT_RECORDS & (foreign ? MARK_ROUND & ~MARK_OF_OTHERS : MARK_ROUND));
+	r->mark = mark;
+	r->slot = slot;
+	r->flow = p->flow;
+	r->kind = kind;
+	r->closes = closes;
+	order_loads(); /* and stores: a hint is there only after its record */
+	hint->mark = mark;
+	return mark;
+}
