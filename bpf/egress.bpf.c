@@ -154,7 +154,7 @@ static __always_inline bool pod_passes(const struct view *v, const struct endpoi
 	if (handover && !our_mark(v->mark))
 		return true;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (!names_record(v->mark) || !r || r->mark != our_mark(v->mark) || r->slot != e->slot)
+	if (!r || !names_record(v->mark, r) || r->slot != e->slot)
 		return reject(v, e->slot, NULL, v6, DROP_UNMARKED);
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
@@ -169,7 +169,7 @@ static __always_inline bool bridged_passes(const struct view *v, bool v6)
 	if (our_mark(v->mark) == MARK_APPROVED)
 		return true;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (!names_record(v->mark) || !r || r->mark != our_mark(v->mark))
+	if (!r || !names_record(v->mark, r))
 		return reject(v, NO_SLOT, NULL, v6, DROP_UNMARKED);
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
@@ -207,7 +207,7 @@ static __always_inline bool recorded(const struct view *v)
 	__u32 place = v->mark >> 16;
 	struct post_dnat_record *r = bpf_map_lookup_elem(&post_dnat, &place);
 
-	return r && names_record(v->mark) && r->mark == our_mark(v->mark);
+	return r && names_record(v->mark, r);
 }
 
 /* Whether a packet comes from a pod behind a bridge. */

@@ -21,7 +21,9 @@
 #define MARK_KIND 0x00003c00
 #define MARK_OURS 0xffff3fff
 #define MARK_APPROVED 0x00001400
-#define MARK_POST_DNAT (foreign ? 0x00000c00 : 0x00002800)
+#define MARK_POST_DNAT_FULL 0x00002800
+#define MARK_POST_DNAT_FOREIGN 0x00000c00
+#define MARK_POST_DNAT (foreign ? MARK_POST_DNAT_FOREIGN : MARK_POST_DNAT_FULL)
 #define MARK_ROUND 0x000003ff
 
 #define POST_DNAT_RECORDS 65536
@@ -37,12 +39,6 @@ static __always_inline __u32 our_mark(__u32 mark)
 	return mark & (foreign ? MARK_OURS & ~MARK_OF_OTHERS : MARK_OURS);
 }
 
-/* Reports whether a mark names a record. */
-static __always_inline bool names_record(__u32 mark)
-{
-	return (our_mark(mark) & MARK_KIND) == MARK_POST_DNAT;
-}
-
 /* The record of a packet that DNAT may change. */
 struct post_dnat_record {
 	__u32 mark;
@@ -53,6 +49,15 @@ struct post_dnat_record {
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct post_dnat_record) == 52, "layout");
+
+/* Reports whether a mark names a record. When a node changes its mode, the programs of pods and
+ * those in the host stack are those of different modes for a moment. */
+static __always_inline bool names_record(__u32 mark, const struct post_dnat_record *r)
+{
+	__u32 kind = r->mark & MARK_KIND;
+
+	return (kind == MARK_POST_DNAT_FULL || kind == MARK_POST_DNAT_FOREIGN) && (r->mark == our_mark(mark) || r->mark == (mark & MARK_OURS));
+}
 
 /* Records of packets, by index. The programs write it. */
 struct {

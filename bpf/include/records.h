@@ -22,7 +22,8 @@ struct {
 
 #define RECORD_HINTS 16384
 
-/* Marks of the last records, by a hash of the flow. A hint may be wrong: the record tells. */
+/* Marks of the last records, by a hash of the flow. A hint may be wrong: the record tells. The
+ * mark may be of the other mode, which uses bits that other plugins own. */
 struct record_hint {
 	__u32 mark;
 };
@@ -79,7 +80,7 @@ static __always_inline __u32 store_record(const struct packet *p, __u32 slot, __
 	place = mark >> 16;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
 	if (r && r->mark == mark && r->slot == slot && r->kind == kind && r->closes == closes && same_flow(&r->flow, &p->flow) &&
-	    record_stays(mark, *(volatile __u64 *)&count->written))
+	    (mark & MARK_KIND) == MARK_POST_DNAT && record_stays(mark, *(volatile __u64 *)&count->written))
 		return mark;
 	n = __sync_fetch_and_add(&count->written, 1);
 	place = n % POST_DNAT_RECORDS;

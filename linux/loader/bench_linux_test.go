@@ -43,10 +43,15 @@ const (
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
+	return newBenchWith(t, loader.DefaultSettings())
+}
+
+func newBenchWith(t *testing.T, s loader.Settings) *bench {
+	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
-	path, err := loader.OpenSandbox()
+	path, err := loader.OpenSandboxWith(s)
 	if err != nil {
 		t.Fatal(err)
 	}

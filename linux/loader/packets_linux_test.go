@@ -4,6 +4,7 @@ package loader_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"testing"
@@ -78,6 +79,54 @@ func TestPolicyChangeReachesTheFlow(t *testing.T) {
 		b.expect(in, packet(in, 5000, 53), false, bpfobj.DropRevoked)
 		b.expect(out, packet(out, 53, 5001), true, bpfobj.CountEgressAllow)
 	})
+}
+
+// While a node changes its mode, programs in the host stack of one mode decide packets that programs of pods of the other
+// mode have marked. All of them pass, also those with the marks of later rounds.
+func TestMarksOfAnotherMode(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		bothFamilies(t, func(t *testing.T, v6 bool) {
+			s := loader.DefaultSettings()
+			s.Foreign = foreign
+			b := newBenchWith(t, s)
+			if err := b.path.ChangeMode(); err != nil {
+				t.Fatal(err)
+			}
+			packet := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(1000, 80), payload)
+			b.expect(out, packet, true, bpfobj.CountEgressAllow)
+			if err := b.path.AdvanceRecords(65536 * 129); err != nil { // the round has the bit that other plugins own
+				t.Fatal(err)
+			}
+			b.expect(out, packet, true, nothing)
+			b.expect(out, frame(out, ip(v6, out, layers.IPProtocolUDP), udp(1000, 81), payload), false, bpfobj.CountEgressDeny)
+		})
+	}
+}
+
+// A packet gets the record of an earlier one of its flow, but not one that programs of the other mode stored: their mark may
+// have bits that belong to other plugins.
+func TestRecordOfTheFlow(t *testing.T) {
+	const kind, other = 0x3c00, 0x2800 ^ 0x0c00 // MARK_KIND, and the bits in which those of the modes differ
+	for _, foreign := range []bool{false, true} {
+		bothFamilies(t, func(t *testing.T, v6 bool) {
+			s := loader.DefaultSettings()
+			s.Foreign = foreign
+			b := newBenchWith(t, s)
+			packet := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(1000, 80), payload)
+			b.expect(out, packet, true, bpfobj.CountEgressAllow)
+			first, err := b.path.MarkOf(packet)
+			again, failed := b.path.MarkOf(packet)
+			if err := errors.Join(err, failed); err != nil || again != first {
+				t.Fatalf("mark %#x, then %#x, %v", first, again, err)
+			}
+			if err := b.path.ChangeMark(first, first^other); err != nil {
+				t.Fatal(err)
+			}
+			if now, err := b.path.MarkOf(packet); err != nil || now&kind != first&kind || now == first {
+				t.Errorf("mark %#x beside a record with %#x, %v; the earlier one was %#x", now, first^other, err, first)
+			}
+		})
+	}
 }
 
 func TestSpoofing(t *testing.T) {

@@ -197,7 +197,7 @@ func (r *Replayer) Forget(slots int) error {
 	for i := range uint32(slots) {
 		err = errors.Join(err, o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
 	}
-	if err = errors.Join(err, batch, r.advanceRecords(o.PostDnat.MaxEntries())); err != nil {
+	if err = errors.Join(err, batch, r.d.AdvanceRecords(uint64(o.PostDnat.MaxEntries()))); err != nil {
 		return fmt.Errorf("remove flows: %w", err)
 	}
 	return nil
@@ -266,21 +266,7 @@ func (r *Replayer) Unhint() error {
 // SkipRecords advances the number of records of packets by almost a whole round, so that the next record takes the place of the last
 // one.
 func (r *Replayer) SkipRecords() error {
-	return r.advanceRecords(r.d.objects.PostDnat.MaxEntries() - 1)
-}
-
-// advanceRecords makes the programs go on as if they had stored more records.
-func (r *Replayer) advanceRecords(by uint32) error {
-	m := r.d.objects.PostDnatCount
-	var count bpfobj.PodRecordCount
-	if err := m.Lookup(uint32(0), &count); err != nil {
-		return fmt.Errorf("read the number of records: %w", err)
-	}
-	count.Written += uint64(by)
-	if err := m.Put(uint32(0), count); err != nil {
-		return fmt.Errorf("write the number of records: %w", err)
-	}
-	return nil
+	return r.d.AdvanceRecords(uint64(r.d.objects.PostDnat.MaxEntries()) - 1)
 }
 
 // Flows calls f with the ends of every flow in the table.

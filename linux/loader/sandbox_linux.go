@@ -186,6 +186,28 @@ func (d *DataPath) afterDNATFrom(ifindex int, mark uint32, frame []byte) (bool, 
 	return drop == 0, nil
 }
 
+// AdvanceRecords makes the programs go on as if they had stored more records of packets.
+func (d *DataPath) AdvanceRecords(by uint64) error {
+	m := d.objects.PostDnatCount
+	var count bpfobj.PodRecordCount
+	if err := m.Lookup(uint32(0), &count); err != nil {
+		return fmt.Errorf("read the number of records: %w", err)
+	}
+	count.Written += by
+	if err := m.Put(uint32(0), count); err != nil {
+		return fmt.Errorf("write the number of records: %w", err)
+	}
+	return nil
+}
+
+// ChangeMode makes the programs in the host stack those of the other mode, as they are for a moment when a node changes its
+// mode. Those of pods stay.
+func (d *DataPath) ChangeMode() error {
+	was := d.egress
+	d.foreign, d.egress = !d.foreign, egress{}
+	return errors.Join(d.loadEgress(), d.loadFilters(), was.close())
+}
+
 // Program returns the program that decides one direction of pod traffic. The DataPath closes
 // it.
 func (d *DataPath) Program(dir model.Direction) *ebpf.Program {
