@@ -190,7 +190,7 @@ test-beside: deps deps-windows ## Policy beside other networks: bridge, ptp, fla
 	@$(run) beside
 
 .PHONY: test-migrate
-test-migrate: deps ## Two nodes with the bridge plugin, and with flannel (host-gw, VXLAN), migrated to mode full and back under traffic (needs root; four minutes)
+test-migrate: deps ## Two nodes with the bridge plugin, flannel (host-gw, VXLAN) and kubenet, migrated to mode full and back under traffic (needs root; six minutes)
 	@.ci/deps iptables >/dev/null
 	@$(run) migrate
 

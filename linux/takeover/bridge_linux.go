@@ -118,15 +118,21 @@ func (h *Host) removeBridge(p *Plan) error {
 	return nil
 }
 
-// makeBridge makes the bridge again, with the same index, MAC and addresses.
+// makeBridge makes the bridge again, with the same index, MAC, addresses and promiscuous mode.
 func (h *Host) makeBridge(p *Plan) error {
 	mac, err := net.ParseMAC(p.Bridge.MAC)
 	if err != nil {
 		return fmt.Errorf("MAC of %s: %w", p.Bridge.Name, err)
 	}
-	b := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: p.Bridge.Name, Index: p.Bridge.Index, MTU: p.Bridge.MTU, HardwareAddr: mac}}
+	b := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()} // else its queue has the length 0
+	b.Name, b.Index, b.MTU, b.HardwareAddr = p.Bridge.Name, p.Bridge.Index, p.Bridge.MTU, mac
 	if err := h.h.LinkAdd(b); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("make bridge %s: %w", p.Bridge.Name, err)
+	}
+	if p.Bridge.Promiscuous {
+		if err := h.h.SetPromiscOn(byIndex(p.Bridge.Index)); err != nil {
+			return fmt.Errorf("set promiscuous mode of %s: %w", p.Bridge.Name, err)
+		}
 	}
 	for _, a := range p.Bridge.Addresses {
 		addr := &netlink.Addr{IPNet: netipx.PrefixIPNet(a), Flags: unix.IFA_F_NODAD}

@@ -48,7 +48,7 @@ func Inspect(network Network, records []endpoint.Record, from Sources) (*Node, e
 		return nil, fmt.Errorf("interface %s of network %s is not a bridge but of kind %s", network.Bridge, network.Name, bridge.Type())
 	}
 	a := bridge.Attrs()
-	n.Bridge = Bridge{Name: a.Name, Index: a.Index, MAC: a.HardwareAddr.String(), MTU: a.MTU}
+	n.Bridge = Bridge{Name: a.Name, Index: a.Index, MAC: a.HardwareAddr.String(), MTU: a.MTU, Promiscuous: a.RawFlags&unix.IFF_PROMISC != 0}
 	if n.Bridge.Addresses, err = addresses(h, bridge); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ type Network struct {
 	// Name is that of the CNI network, Bridge that of its device.
 	Name   string `json:"name"`
 	Bridge string `json:"bridge"`
-	// Conf is the path of its configuration; "" for kubenet, which has none.
+	// Conf is the path of its configuration; "" for kubenet of a runtime that has it in memory.
 	Conf string `json:"conf,omitempty"`
 	// Wrapped is the path of the configuration of one plugin that Conf, a list of the agent of mode policy, wraps;
 	// "" if Conf is the file of the network.
@@ -52,7 +52,8 @@ const maxConf = 1 << 20
 // defaultLeases is where host-local keeps its files, in a directory for each network.
 const defaultLeases = "/var/lib/cni/networks"
 
-// Kubenet is the network of a kubelet that makes the bridge itself.
+// Kubenet is the network of a runtime that calls the plugins by itself, without a file: cri-dockerd with
+// --network-plugin=kubenet, and the kubelet until Kubernetes 1.23.
 func Kubenet() Network {
 	return Network{From: FromKubenet, Name: "kubenet", Bridge: "cbr0", Leases: filepath.Join(defaultLeases, "kubenet")}
 }
@@ -124,6 +125,9 @@ func ParseNetwork(from, path string, text []byte) (Network, error) {
 // first reads the plugin that makes the interfaces.
 func (n *Network) first(p plugin) error {
 	want := n.From
+	if want == FromKubenet {
+		want = FromBridge
+	}
 	if p.Type != want {
 		return fmt.Errorf("the first plugin is %q, not %q: name its network with --from", p.Type, want)
 	}

@@ -18,6 +18,8 @@ func TestParseNetwork(t *testing.T) {
 		{FromBridge, `{"name":"n","type":"bridge","isDefaultGateway":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`, "n cni0 /var/lib/cni/networks/n [10.1.0.0/24]"},
 		{FromFlannel, `{"name":"cbr0","plugins":[{"type":"flannel","ipam":{"dataDir":"/i"},"delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap"}]}`,
 			"cbr0 cni0 /i/cbr0 []"},
+		{FromKubenet, `{"name":"kubenet","plugins":[{"type":"bridge","bridge":"cbr0","addIf":"eth0","isGateway":true,"promiscMode":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00::/64"}]]}},{"type":"portmap"}]}`,
+			"kubenet cbr0 /var/lib/cni/networks/kubenet [10.1.0.0/24 fd00::/64]"},
 	} {
 		n, err := ParseNetwork(c.from, "/x", []byte(c.text))
 		if got := fmt.Sprint(n.Name, " ", n.Bridge, " ", n.Leases, " ", n.Ranges); err != nil || got != c.want {

@@ -37,6 +37,8 @@ type Bridge struct {
 	Index int    `json:"index"`
 	MAC   string `json:"mac"`
 	MTU   int    `json:"mtu"`
+	// Promiscuous is whether it takes every frame, as kubenet and the bridge plugin's promiscMode have it.
+	Promiscuous bool `json:"promiscuous,omitempty"`
 	// Addresses are those of the node on the bridge: the gateways of the pods.
 	Addresses []netip.Prefix `json:"addresses"`
 }

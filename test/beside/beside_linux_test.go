@@ -338,7 +338,9 @@ func (b *bench) start() {
 	if err := b.cluster.Start(ctx); err != nil {
 		b.t.Fatal(err)
 	}
-	b.waitChained()
+	if !b.network.own { // else there is no file
+		b.waitChained()
+	}
 }
 
 func (b *bench) waitChained() {

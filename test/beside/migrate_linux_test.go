@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/isthmus-net/isthmus/test/beside/programs"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
@@ -46,11 +48,11 @@ spec: {containers: [{name: main}]}
 // migrated are the networks that can be left.
 func migrated() (all []network) {
 	for _, w := range networks() {
-		if w.name == "bridge" || strings.HasPrefix(w.name, "flannel") {
+		if w.from != "" {
 			all = append(all, w)
 		}
 	}
-	return all
+	return append(all, kubenets()...)
 }
 
 // TestMigrate moves two nodes with real networks to mode full and back, one after the other, under traffic.
@@ -71,7 +73,9 @@ func TestMigrate(t *testing.T) {
 			m.plan()
 			before := m.ways()
 			m.begin()
-			m.fails(m.cluster.Nodes[0])
+			if !w.own { // a step fails whose file exists
+				m.fails(m.cluster.Nodes[0])
+			}
 			m.interrupted(m.cluster.Nodes[0])
 			for _, n := range m.cluster.Nodes {
 				m.migrate(n)
@@ -137,6 +141,11 @@ func (m *migration) attach() {
 		}
 	}
 	add(true)
+	if m.network.began != nil {
+		for _, n := range m.cluster.Nodes {
+			m.network.began(t, n)
+		}
+	}
 	m.start()
 	add(false)
 	if err := m.cluster.Settle(ctx); err != nil {
@@ -151,11 +160,10 @@ func (m *migration) command(n *cluster.Node, name string) *exec.Cmd {
 		args = append(args, "--bpffs", filepath.Join(m.cluster.BPFFS(), n.Name))
 	}
 	if name != "rollback" {
-		from := "bridge"
-		if strings.HasPrefix(m.network.name, "flannel") {
-			from = "flannel"
+		args = append(args, "--cluster-cidr", "10.244.0.0/16,fd44::/48", "--from", m.network.from, "--cni-conf-dir", n.ConfDir(), "--cni-cache-dir", filepath.Join(filepath.Dir(n.Dir), "cni"))
+		for _, p := range n.PodCIDRs {
+			args = append(args, "--pod-cidr", p.String())
 		}
-		args = append(args, "--cluster-cidr", "10.244.0.0/16,fd44::/48", "--from", from, "--cni-conf-dir", n.ConfDir(), "--cni-cache-dir", filepath.Join(filepath.Dir(n.Dir), "cni"))
 	}
 	return exec.Command(filepath.Join(m.bin, "isthmusctl"), args...)
 }
@@ -236,6 +244,7 @@ func (m *migration) migrate(n *cluster.Node) {
 	if out, status := m.ctl(n, "run"); status != 0 {
 		t.Fatalf("migrate run on %s: status %d\n%s", n.Name, status, out)
 	}
+	n.OwnConf = ""
 	m.become(n, m.full()...)
 	if out, err := n.Ctl(ctx, "status").CombinedOutput(); err != nil {
 		t.Errorf("status of %s: %v\n%s", n.Name, err, out)
@@ -252,6 +261,7 @@ func (m *migration) back(n *cluster.Node) {
 	if out, status := m.ctl(n, "rollback"); status != 0 {
 		t.Fatalf("migrate rollback on %s: status %d\n%s", n.Name, status, out)
 	}
+	n.OwnConf = m.network.ownConf(n)
 	m.become(n, "--mode=policy")
 	wait(t, "second migrate rollback on "+n.Name, func() bool {
 		out, status := m.ctl(n, "rollback")
@@ -285,7 +295,7 @@ func (m *migration) ways() map[string]string {
 		}
 	}
 	for _, n := range m.cluster.Nodes {
-		show(n.Name, n.NS, "ip route show table all", "ip -o -4 addr", "ip rule", "cat /proc/sys/net/ipv4/conf/cni0/rp_filter", "cat /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+		show(n.Name, n.NS, "ip route show table all", "ip -o -4 addr", "ip -o link show "+m.network.bridge, "nft list tables bridge", "ip rule", "cat /proc/sys/net/ipv4/conf/"+m.network.bridge+"/rp_filter", "cat /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 		links, err := os.ReadDir(n.ConfDir())
 		if err != nil {
 			m.t.Fatal(err)
@@ -338,7 +348,7 @@ func (m *migration) interrupted(n *cluster.Node) {
 		if err := n.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		m.kill(n, " from cni0")
+		m.kill(n, " from "+m.network.bridge)
 		if err := n.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -362,16 +372,23 @@ func (m *migration) interrupted(n *cluster.Node) {
 	}
 }
 
-// kill kills a run that prints a line with some words.
+// kill kills a run that prints a line with some words. The pipe holds one line: the run is at most two steps further then.
 func (m *migration) kill(n *cluster.Node, words string) {
 	t := m.t
 	t.Helper()
-	cmd := m.command(n, "run")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_DIRECT); err != nil { // O_DIRECT: each line has a page of its own
 		t.Fatal(err)
 	}
-	if err := n.NS.Do(cmd.Start); err != nil {
+	out, in := os.NewFile(uintptr(ends[0]), "lines"), os.NewFile(uintptr(ends[1]), "lines")
+	defer out.Close()
+	if _, err := unix.FcntlInt(in.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize()); err != nil {
+		t.Fatal(err)
+	}
+	cmd := m.command(n, "run")
+	cmd.Stdout = in
+	err := n.NS.Do(cmd.Start)
+	if err = errors.Join(err, in.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for lines := bufio.NewScanner(out); lines.Scan(); {

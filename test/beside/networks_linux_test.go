@@ -32,6 +32,12 @@ type network struct {
 	connects bool
 	// checks is set if the version of the configuration has CHECK.
 	checks bool
+	// from is the name of the network for isthmusctl migrate, and bridge that of its device; "" if it cannot be left.
+	from, bridge string
+	// own is set if the runtimes have the configuration themselves, not in their directory.
+	own bool
+	// began is called when the first pods are attached. It may be nil.
+	began func(t *testing.T, n *cluster.Node)
 	// windows is set if the second node runs Windows, with an overlay network or a bridged one.
 	windows, overlay bool
 }
@@ -39,7 +45,7 @@ type network struct {
 // networks are all that are tested.
 func networks() []network {
 	return []network{
-		{name: "bridge", uses: []string{"bridge", "host-local", "portmap"}, checks: true, file: "10-bridge.conflist", conf: func(n *cluster.Node) string {
+		{name: "bridge", from: "bridge", bridge: "cni0", uses: []string{"bridge", "host-local", "portmap"}, checks: true, file: "10-bridge.conflist", conf: func(n *cluster.Node) string {
 			return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "bridged", "unknown": {"z": 1, "a": 2.50},
   "plugins": [
     {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": %s},
@@ -52,8 +58,8 @@ func networks() []network {
 			return fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "single", "type": "bridge", "bridge": "cbr0", "isGateway": true, "ipam": %s}`, hostLocal(n))
 		}},
 		{name: "ptp", uses: []string{"ptp", "host-local"}, checks: true, file: "10-ptp.conflist", conf: ptpConf},
-		{name: "flannel host-gw", uses: programs.FlannelPlugins, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "host-gw"}`), connects: true},
-		{name: "flannel vxlan", uses: programs.FlannelPlugins, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "vxlan"}`), connects: true},
+		{name: "flannel host-gw", from: "flannel", bridge: "cni0", uses: programs.FlannelPlugins, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "host-gw"}`), connects: true},
+		{name: "flannel vxlan", from: "flannel", bridge: "cni0", uses: programs.FlannelPlugins, file: "10-flannel.conflist", conf: flannelConf, only: is4, start: flannel(`{"Type": "vxlan"}`), connects: true},
 		{name: "aws-cni", uses: usedByAWS, file: "10-aws.conflist", conf: awsConf, only: is4, start: startAWS},
 		{name: "aws-cni, IPv6", uses: usedByAWS, file: "10-aws.conflist", conf: awsConf, only: is6, start: startAWS},
 		{name: "azure-vnet transparent", uses: []string{"azure-vnet", "portmap"}, file: "10-azure.conflist", conf: azureConf, start: startAzure},
@@ -100,7 +106,11 @@ func (w *network) begin(t *testing.T, c *cluster.Cluster, bin string) map[string
 	}
 	for _, n := range c.Nodes {
 		texts[n.Name] = w.conf(n)
-		write(t, filepath.Join(n.ConfDir(), w.file), []byte(texts[n.Name]))
+		if n.OwnConf = w.ownConf(n); n.OwnConf != "" {
+			write(t, n.OwnConf, []byte(texts[n.Name]))
+		} else {
+			write(t, filepath.Join(n.ConfDir(), w.file), []byte(texts[n.Name]))
+		}
 		if err := n.NS.Do(netns.Forward); err != nil {
 			t.Fatal(err)
 		}
@@ -134,6 +144,14 @@ func routes(t *testing.T, n, to *cluster.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ownConf is the path of the configuration that the runtime of a node has itself; "" if it reads a directory.
+func (w *network) ownConf(n *cluster.Node) string {
+	if w.own {
+		return filepath.Join(n.Dir, w.file)
+	}
+	return ""
 }
 
 // single reports whether the configuration is of one plugin, which Isthmus leaves alone.

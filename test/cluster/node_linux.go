@@ -42,6 +42,8 @@ type Node struct {
 	moved  []netip.Prefix
 	agent  *exec.Cmd
 	exited chan error
+	// OwnConf is the path of a configuration of another CNI that the node's runtime has itself; "" if it reads ConfDir.
+	OwnConf string
 	// machine is the Windows machine of a node under Wine.
 	machine *wine.Machine
 }
@@ -146,6 +148,9 @@ func (n *Node) Start() error {
 func (n *Node) podNetworkFlags() []string {
 	if n.cluster.cfg.OtherCNI == "" {
 		return []string{"--uplink", "eth0"}
+	}
+	if n.OwnConf != "" {
+		return nil // the runtime reads no directory
 	}
 	return n.cniFlags()
 }

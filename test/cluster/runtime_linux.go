@@ -86,8 +86,11 @@ func (n *Node) Network() (*libcni.NetworkConfigList, error) {
 // ConfDir is the directory of CNI configurations of the node's runtime, if another CNI writes them.
 func (n *Node) ConfDir() string { return filepath.Join(n.Dir, "net.d") }
 
-// firstConf reads the first configuration of ConfDir, as runtimes do.
+// firstConf reads the first configuration of ConfDir, as runtimes do, or the runtime's own.
 func (n *Node) firstConf() (*libcni.NetworkConfigList, error) {
+	if n.OwnConf != "" {
+		return readConf(n.OwnConf)
+	}
 	names, err := libcni.ConfFiles(n.ConfDir(), []string{".conf", ".conflist", ".json"})
 	if err != nil {
 		return nil, err
@@ -95,16 +98,19 @@ func (n *Node) firstConf() (*libcni.NetworkConfigList, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no CNI configuration in %s", n.ConfDir())
 	}
-	first := slices.Min(names)
-	text, err := os.ReadFile(first)
-	if err != nil {
-		return nil, err
-	}
-	if filepath.Ext(first) == ".conflist" {
+	return readConf(slices.Min(names))
+}
+
+func readConf(path string) (*libcni.NetworkConfigList, error) {
+	if filepath.Ext(path) == ".conflist" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
 		return libcni.NetworkConfFromBytes(text)
 	}
 	//lint:ignore SA1019 runtimes still call these for single configurations
-	conf, err := libcni.ConfFromFile(first)
+	conf, err := libcni.ConfFromFile(path)
 	if err != nil {
 		return nil, err
 	}

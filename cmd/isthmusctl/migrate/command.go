@@ -188,5 +188,8 @@ func writeText(w io.Writer, plan *takeover.Plan, steps, reasons []string) {
 	for _, t := range plan.Tunnels {
 		fmt.Fprintf(w, "device %s and its routes to other nodes stay: flanneld must keep running\n", t.Name)
 	}
+	if plan.Network.Conf == "" {
+		fmt.Fprintf(w, "stop the runtime first, and start it with network plugin cni after the agent: its own %s would connect new pods without policy\n", plan.Network.Name)
+	}
 	fmt.Fprintf(w, "then start the agent with %s\n", strings.Join(plan.AgentFlags(), " "))
 }

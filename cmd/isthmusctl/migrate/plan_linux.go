@@ -43,13 +43,13 @@ func readNetwork(o *options) (takeover.Network, error) {
 	if err != nil {
 		return takeover.Network{}, err
 	}
-	network := takeover.Kubenet()
-	if o.from != takeover.FromKubenet {
-		if network, err = readConf(o); err != nil {
-			return network, err
-		}
-	} else if network.Ranges = ranges; len(ranges) == 0 {
-		return network, cli.Usagef("--from kubenet: give the ranges of the node with --pod-cidr")
+	read := readConf
+	if o.from == takeover.FromKubenet {
+		read = func(o *options) (takeover.Network, error) { return readKubenet(o, ranges) }
+	}
+	network, err := read(o)
+	if err != nil {
+		return network, err
 	}
 	network.ConfDir = o.confDir
 	if err := onlyConf(network); err != nil {
@@ -64,6 +64,27 @@ func readNetwork(o *options) (takeover.Network, error) {
 		return network, fmt.Errorf("the pod ranges of the node are %v, those of network %s are %v: pods cannot keep their addresses in other ranges", ranges, network.Name, network.Ranges)
 	}
 	return network, nil
+}
+
+// readKubenet reads the configuration of kubenet that the runtime uses, as on AKS. A runtime that has it in memory does not
+// read the directory, so a file there is of another network.
+func readKubenet(o *options, ranges []netip.Prefix) (takeover.Network, error) {
+	own := takeover.Kubenet()
+	names, err := install.Confs(o.confDir)
+	if err != nil {
+		return own, err
+	}
+	if len(names) > 0 {
+		network, err := readConf(o)
+		if network.Name == own.Name || network.Name == "" && err != nil {
+			return network, err
+		}
+	}
+	if len(ranges) == 0 {
+		return own, cli.Usagef("--from kubenet: the first configuration in %s is not that of network %s: give the ranges of the node with --pod-cidr if the runtime has kubenet without a file", o.confDir, own.Name)
+	}
+	own.Ranges = ranges
+	return own, nil
 }
 
 // readConf reads the first configuration of the runtime's directory, and the file of flanneld.
@@ -102,7 +123,7 @@ func readConf(o *options) (network takeover.Network, err error) {
 // aside. Pods that start before the agent would have no policy; with a name before that of its file, neither would later ones.
 func onlyConf(n takeover.Network) error {
 	if n.Conf == "" {
-		return nil // the kubelet reads no configurations
+		return nil // the runtime reads no configurations
 	}
 	names, err := install.Confs(n.ConfDir)
 	if err != nil {

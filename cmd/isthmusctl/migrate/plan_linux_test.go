@@ -5,6 +5,7 @@ package migrate
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,6 +42,44 @@ func TestReadWrappedConf(t *testing.T) {
 	}
 	if _, err := readConf(o); err == nil || !strings.Contains(err.Error(), `"10-bridge.conf"`) {
 		t.Errorf("without the original: %v", err)
+	}
+}
+
+// kubenet of AKS has a file, which names its ranges and is moved aside. That of another runtime has none: files are those of
+// other networks, and the ranges come from the command line.
+func TestReadKubenet(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "10-containerd-net.conflist")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := &options{from: "kubenet", confDir: dir}
+	if _, err := readNetwork(o); err == nil || !strings.Contains(err.Error(), "--pod-cidr") {
+		t.Errorf("without a file and ranges: %v", err)
+	}
+	const conf = `{"name":%q,"plugins":[{"type":"bridge","bridge":"cbr1","isGateway":true,"ipam":{"type":"host-local","dataDir":"/d","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00::/64"}]]}}]}`
+	write(fmt.Sprintf(conf, "kubenet"))
+	want := "cbr1 /d/kubenet " + path + " [10.1.0.0/24 fd00::/64]"
+	if n, err := readNetwork(o); err != nil || fmt.Sprint(n.Bridge, " ", n.Leases, " ", n.Conf, " ", n.Ranges) != want {
+		t.Errorf("network %+v, %v, want %s", n, err, want)
+	}
+	o.podCIDRs = []string{"10.2.0.0/24"}
+	if _, err := readNetwork(o); err == nil || !strings.Contains(err.Error(), "pods cannot keep their addresses") {
+		t.Errorf("with other ranges: %v", err)
+	}
+	write(fmt.Sprintf(conf, "podman"))
+	want = "cbr0 /var/lib/cni/networks/kubenet  [10.2.0.0/24]"
+	if n, err := readNetwork(o); err != nil || fmt.Sprint(n.Bridge, " ", n.Leases, " ", n.Conf, " ", n.Ranges) != want {
+		t.Errorf("network %+v, %v, want %s", n, err, want)
+	}
+	for _, text := range []string{"{", `{"name":"kubenet","type":"ptp"}`} { // perhaps that of kubenet, and of kubenet
+		write(text)
+		if n, err := readNetwork(o); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %+v, %v", text, n, err)
+		}
 	}
 }
 
