@@ -33,7 +33,7 @@ func (l *lab) helm(args ...string) error {
 // installBeside installs Isthmus by its chart in mode policy, and waits until all pods have policy.
 func (l *lab) installBeside(ctx context.Context) error {
 	colon := strings.LastIndexByte(l.reference, ':')
-	err := l.helm("upgrade", "--install", "--create-namespace", "isthmus", chart, "--set", "mode=policy,windows.enabled=false",
+	err := l.helm("upgrade", "--install", "--create-namespace", "isthmus", chart, "--set", "mode=policy",
 		"--set-string", "image.repository="+l.reference[:colon]+",image.tag="+l.reference[colon+1:])
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -78,11 +79,23 @@ metadata:
 
 // manifests are the committed manifests, by the flags that render them.
 var manifests = map[string][]string{
-	"isthmus.yaml":           {"--include-crds"},
-	"isthmus-uninstall.yaml": {"--set", "uninstall=true"},
+	"isthmus.yaml":           {"--include-crds", "--set", windowsNodes},
+	"isthmus-uninstall.yaml": {"--set", "uninstall=true,windows.enabled=true"},
 	"isthmus-controller.yaml": {"--set", "controller.enabled=true,controller.clusterCIDRs={10.244.0.0/16}",
 		"--show-only", "templates/controller.yaml"},
 }
+
+// windowsNodes are the values with which agents run on Windows nodes.
+const windowsNodes = "windows.enabled=true,apiServer.host=192.0.2.1"
+
+// addressOfAPI are the lines with apiServer.host and apiServer.port, which complete manifests do not have.
+var addressOfAPI = regexp.MustCompile(`(?m)^ +- \{name: KUBERNETES_SERVICE_(HOST|PORT), value: .*\n`)
+
+// setAddress ends the preface of a manifest that needs them.
+const setAddress = `#
+# Agents on Windows nodes need an address of the API server that every node reaches, such as:
+#   kubectl -n isthmus-system set env daemonset/isthmus-agent-windows KUBERNETES_SERVICE_HOST=192.0.2.1 KUBERNETES_SERVICE_PORT=6443
+`
 
 // digest belongs to no image.
 var digest = "sha256:" + strings.Repeat("0", 64)
@@ -104,6 +117,9 @@ func TestRendered(t *testing.T) {
 		content, note := render(t, flags...), ""
 		if strings.Contains(content, "-windows\n") {
 			note = "#\n# Nothing for Windows in this file was verified on a real Windows node (docs/windows.md).\n"
+		}
+		if addressOfAPI.MatchString(content) {
+			content, note = addressOfAPI.ReplaceAllString(content, ""), note+setAddress
 		}
 		want := fmt.Sprintf(preface, note) + content
 		// The rendered manifest is not managed by Helm.
@@ -142,61 +158,62 @@ func checkValues(t *testing.T, cases map[string]string) {
 
 func TestValues(t *testing.T) {
 	checkValues(t, map[string]string{
-		"image.tag=v9":             "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
-		"apiServer.host=192.0.2.1": `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
-		"agent.mtu=1400":           "- --mtu=1400\n",
-		"agent.uplink=eth1":        "- --uplink=eth1\n",
-		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
-		"fabric.mode=none":         "- --log-denied-flows=false\n            - --fabric=none\n",
-		"fabric.vni=1000000":       "- --vni=1000000\n",
-		"fabric.masquerade=false":  "- --masquerade=false\n",
-		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":                         "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
-		"linux.xdpDevices=off":                                                      "- --xdp-devices=off\n",
-		"agent.reservedHostPorts={22,9000-9100}":                                    "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",
-		"agent.announce=never":                                                      "but []\"\n",
-		"windows.enabled=false":                                                     "but []\"\n",
-		"windows.enabled=false,agent.announce=always":                               "but ['isthmus.dev/fabric', 'isthmus.dev/vtep-mac', 'isthmus.dev/vtep-address']\"\n",
-		"linux.hostPortsFromNode=none":                                              "- --host-ports-from-node=none\n",
-		"linux.neverDeny={192.0.2.1}":                                               "- --never-deny=192.0.2.1\n",
-		"agent.httpAddress=0.0.0.0:9999":                                            `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
-		"agent.httpAddress=192.0.2.1:80":                                            `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
-		"windows.mode=overlay,fabric.vni=5000":                                      "- --log-denied-flows=false\n            - --vni=5000\n            - --vxlan-port=4789\n",
-		"windows.mode=overlay,windows.flowEvents.kind=off":                          "- --hns-mode=overlay\n            - --flow-events=off\n            - --vni=4096\n",
-		"windows.flowEvents.rate=7,windows.flowEvents.logDenied=true":               "- --hns-mode=l2bridge\n            - --flow-events=denied\n            - --flow-event-rate=7\n            - --flow-event-burst=100\n            - --log-denied-flows=true\n",
-		"windows.clusterCIDRs={10.0.0.0/8}":                                         "- --cluster-cidr=10.0.0.0/8\n",
-		"linux.bpffs=/run/bpf":                                                      "hostPath: {path: /run/bpf, type: Directory}",
-		scraped:                                                                     "targetLabel: node}\n",
-		scraped + ",agent.logLevel=debug":                                           "- --http-address=:9470\n",
-		"prometheus.annotations=true,mode=full":                                     "- --http-address=:9470\n",
-		"agent.logLevel=debug":                                                      "- --http-address=127.0.0.1:9470\n",
-		scraped + ",agent.httpAddress=192.0.2.1:80":                                 "- --http-address=192.0.2.1:80\n",
-		controlled + "," + scraped:                                                  "- --http-address=:9471\n",
-		controlled + ",apiServer.port=1":                                            "- --http-address=127.0.0.1:9471\n",
-		"prometheus.annotations=true":                                               "prometheus.io/port: \"9470\"\n",
-		"image.digest=" + digest + ",windows.enabled=false":                         "image: ghcr.io/isthmus-net/isthmus:0.1.0@" + digest + "\n",
-		"image.digest=" + digest + ",image.windowsDigest=" + digest:                 "image: ghcr.io/isthmus-net/isthmus:0.1.0-windows@" + digest + "\n",
-		"windows.extraArgs={--hns-timeout=1m},agent.extraArgs={--log-level=info}":   "- \"--log-level=info\"\n            - \"--hns-timeout=1m\"\n",
-		"linux.resources.limits.memory=1Gi":                                         "resources:\n            limits:\n              memory: 1Gi\n          securityContext:",
-		"linux.affinity.nodeAffinity.x=y":                                           "affinity:\n        nodeAffinity:\n          x: \"y\"\n",
-		"windows.podLabels.team=net":                                                "component: agent-windows\n        team: net\n    spec:",
-		"linux.podAnnotations.team=net":                                             "annotations:\n        team: net\n    spec:",
-		controlled + ",controller.extraArgs={--burst=1}":                            "- \"--burst=1\"\n",
-		controlled + ",controller.podLabels.team=net,controller.podAnnotations.a=b": "component: controller\n        team: net\n      annotations:\n        a: b\n",
-		controlled + ",controller.affinity.podAffinity.x=y":                         "affinity:\n        podAffinity:\n          x: \"y\"\n",
-		"linux.nodeSelector.pool=a":                                                 "pool: a\n",
-		"image.pullSecrets[0].name=registry":                                        `imagePullSecrets: [{"name":"registry"}]`,
-		"agent.extraArgs={--log-level=info}":                                        `- "--log-level=info"`,
-		controlled:                                                                  "- --cluster-cidr=10.0.0.0/8\n            - --cluster-cidr=fd00::/48\n",
-		controlled + ",controller.nodeMaskIPv6=80":                                  "- --node-mask-ipv6=80\n",
-		controlled + ",controller.reservedCIDRs={fd01::/64}":                        "- --reserved-cidr=fd01::/64\n",
-		controlled + ",controller.httpAddress=[::]:9000":                            `httpGet: {host: "127.0.0.1", path: /healthz, port: 9000}`,
-		controlled + ",apiServer.host=192.0.2.1":                                    `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
-		"prometheus.rules.enabled=true,prometheus.rules.labels.release=mon":         "    release: mon\nspec:\n  # SPDX",
-		"agent.config.audit-interval=30s":                                           "  agent.yaml: |\n    audit-interval: 30s\n",
-		"agent.config.audit-interval=30s,windows.config.audit-interval=10s":         "  name: isthmus-agent-windows\n  namespace: isthmus-system\n  labels:\n    app.kubernetes.io/name: isthmus\n    app.kubernetes.io/instance: isthmus\n    app.kubernetes.io/version: \"0.1.0\"\n    app.kubernetes.io/managed-by: Helm\ndata:\n  agent.yaml: |\n    audit-interval: 10s\n",
-		"linux.config.bpffs=/x,windows.enabled=false":                               "- {name: config, configMap: {name: isthmus-agent-linux}}\n",
-		"windows.config.hns-timeout=1m":                                             "- --config=/etc/isthmus-config/agent.yaml\n",
-		"prometheus.dashboard.enabled=true":                                         "    grafana_dashboard: \"1\"\ndata:\n  isthmus-nodes.json: |\n    {\n",
+		windowsNodes + ",image.tag=v9":                         "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
+		"apiServer.host=192.0.2.1":                             `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"agent.mtu=1400":                                       "- --mtu=1400\n",
+		"agent.uplink=eth1":                                    "- --uplink=eth1\n",
+		"fabric.mode=vxlan":                                    "- --fabric=vxlan\n",
+		windowsNodes + ",fabric.mode=none":                     "- --log-denied-flows=false\n            - --fabric=none\n",
+		"fabric.vni=1000000":                                   "- --vni=1000000\n",
+		"fabric.masquerade=false":                              "- --masquerade=false\n",
+		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":    "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
+		"linux.xdpDevices=off":                                 "- --xdp-devices=off\n",
+		"agent.reservedHostPorts={22,9000-9100}":               "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",
+		windowsNodes + ",agent.announce=never":                 "but []\"\n",
+		"mode=full":                                            "but []\"\n",
+		windowsNodes:                                           "but ['isthmus.dev/fabric', 'isthmus.dev/vtep-mac', 'isthmus.dev/vtep-address']\"\n",
+		"agent.announce=always":                                "but ['isthmus.dev/fabric', 'isthmus.dev/vtep-mac', 'isthmus.dev/vtep-address']\"\n",
+		"linux.hostPortsFromNode=none":                         "- --host-ports-from-node=none\n",
+		"linux.neverDeny={192.0.2.1}":                          "- --never-deny=192.0.2.1\n",
+		"agent.httpAddress=0.0.0.0:9999":                       `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
+		"agent.httpAddress=192.0.2.1:80":                       `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
+		windowsNodes + ",windows.mode=overlay,fabric.vni=5000": "- --log-denied-flows=false\n            - --vni=5000\n            - --vxlan-port=4789\n",
+		windowsNodes + ",windows.mode=overlay,windows.flowEvents.kind=off":            "- --hns-mode=overlay\n            - --flow-events=off\n            - --vni=4096\n",
+		windowsNodes + ",windows.flowEvents.rate=7,windows.flowEvents.logDenied=true": "- --hns-mode=l2bridge\n            - --flow-events=denied\n            - --flow-event-rate=7\n            - --flow-event-burst=100\n            - --log-denied-flows=true\n",
+		windowsNodes + ",windows.clusterCIDRs={10.0.0.0/8}":                           "- --cluster-cidr=10.0.0.0/8\n",
+		"linux.bpffs=/run/bpf":                      "hostPath: {path: /run/bpf, type: Directory}",
+		scraped:                                     "targetLabel: node}\n",
+		scraped + ",agent.logLevel=debug":           "- --http-address=:9470\n",
+		"prometheus.annotations=true,mode=full":     "- --http-address=:9470\n",
+		"agent.logLevel=debug":                      "- --http-address=127.0.0.1:9470\n",
+		scraped + ",agent.httpAddress=192.0.2.1:80": "- --http-address=192.0.2.1:80\n",
+		controlled + "," + scraped:                  "- --http-address=:9471\n",
+		controlled + ",apiServer.port=1":            "- --http-address=127.0.0.1:9471\n",
+		"prometheus.annotations=true":               "prometheus.io/port: \"9470\"\n",
+		"image.digest=" + digest:                    "image: ghcr.io/isthmus-net/isthmus:0.1.0@" + digest + "\n",
+		windowsNodes + ",image.digest=" + digest + ",image.windowsDigest=" + digest:               "image: ghcr.io/isthmus-net/isthmus:0.1.0-windows@" + digest + "\n",
+		windowsNodes + ",windows.extraArgs={--hns-timeout=1m},agent.extraArgs={--log-level=info}": "- \"--log-level=info\"\n            - \"--hns-timeout=1m\"\n",
+		"linux.resources.limits.memory=1Gi":                                                       "resources:\n            limits:\n              memory: 1Gi\n          securityContext:",
+		"linux.affinity.nodeAffinity.x=y":                                                         "affinity:\n        nodeAffinity:\n          x: \"y\"\n",
+		windowsNodes + ",windows.podLabels.team=net":                                              "component: agent-windows\n        team: net\n    spec:",
+		"linux.podAnnotations.team=net":                                                           "annotations:\n        team: net\n    spec:",
+		controlled + ",controller.extraArgs={--burst=1}":                                          "- \"--burst=1\"\n",
+		controlled + ",controller.podLabels.team=net,controller.podAnnotations.a=b":               "component: controller\n        team: net\n      annotations:\n        a: b\n",
+		controlled + ",controller.affinity.podAffinity.x=y":                                       "affinity:\n        podAffinity:\n          x: \"y\"\n",
+		"linux.nodeSelector.pool=a":                                                               "pool: a\n",
+		"image.pullSecrets[0].name=registry":                                                      `imagePullSecrets: [{"name":"registry"}]`,
+		"agent.extraArgs={--log-level=info}":                                                      `- "--log-level=info"`,
+		controlled:                                                                                "- --cluster-cidr=10.0.0.0/8\n            - --cluster-cidr=fd00::/48\n",
+		controlled + ",controller.nodeMaskIPv6=80":                                                "- --node-mask-ipv6=80\n",
+		controlled + ",controller.reservedCIDRs={fd01::/64}":                                      "- --reserved-cidr=fd01::/64\n",
+		controlled + ",controller.httpAddress=[::]:9000":                                          `httpGet: {host: "127.0.0.1", path: /healthz, port: 9000}`,
+		controlled + ",apiServer.host=192.0.2.1":                                                  `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"prometheus.rules.enabled=true,prometheus.rules.labels.release=mon":                       "    release: mon\nspec:\n  # SPDX",
+		"agent.config.audit-interval=30s":                                                         "  agent.yaml: |\n    audit-interval: 30s\n",
+		windowsNodes + ",agent.config.audit-interval=30s,windows.config.audit-interval=10s":       "  name: isthmus-agent-windows\n  namespace: isthmus-system\n  labels:\n    app.kubernetes.io/name: isthmus\n    app.kubernetes.io/instance: isthmus\n    app.kubernetes.io/version: \"0.1.0\"\n    app.kubernetes.io/managed-by: Helm\ndata:\n  agent.yaml: |\n    audit-interval: 10s\n",
+		"linux.config.bpffs=/x":                                                                   "- {name: config, configMap: {name: isthmus-agent-linux}}\n",
+		windowsNodes + ",windows.config.hns-timeout=1m":                                           "- --config=/etc/isthmus-config/agent.yaml\n",
+		"prometheus.dashboard.enabled=true":                                                       "    grafana_dashboard: \"1\"\ndata:\n  isthmus-nodes.json: |\n    {\n",
 	})
 }
 
@@ -262,11 +279,12 @@ func TestSchema(t *testing.T) {
 // TestContradictions sets values that are valid alone and must be refused together.
 func TestContradictions(t *testing.T) {
 	for flags, want := range map[string]string{
-		"windows.mode=overlay,fabric.vni=65536":                     "take 4096 to 65535",
-		"windows.mode=overlay,fabric.vxlanPort=8472":                "know 4789 only",
-		"image.digest=" + digest:                                    "image.digest without image.windowsDigest",
-		"relay.enabled=true,relay.page=true,relay.access=transport": "set relay.access=token, or relay.page=false",
-		"relay.enabled=true,relay.export.file=-":                    "each of 2 replicas would export all flows: set relay.replicas=1",
+		windowsNodes + ",windows.mode=overlay,fabric.vni=65536":      "take 4096 to 65535",
+		windowsNodes + ",windows.mode=overlay,fabric.vxlanPort=8472": "know 4789 only",
+		windowsNodes + ",image.digest=" + digest:                     "image.digest without image.windowsDigest",
+		"windows.enabled=true":                                       "set apiServer.host and apiServer.port to an address of the API server that every node reaches, or windows.enabled=false",
+		"relay.enabled=true,relay.page=true,relay.access=transport":  "set relay.access=token, or relay.page=false",
+		"relay.enabled=true,relay.export.file=-":                     "each of 2 replicas would export all flows: set relay.replicas=1",
 		"relay.enabled=true,relay.export.file=f,relay.export.everyReplica=true,relay.export.volume.nfs.server=n,relay.export.volume.emptyDir=null": "replicas would write the same file",
 		"relay.enabled=true,relay.export.deny[0].verdict={DROPPED}":                                                                                "nothing is exported: set relay.export.file or",
 		"relay.enabled=true,relay.export.otlp.endpoint=c:1":                                                                                        "each of 2 replicas would export all flows",
@@ -284,7 +302,7 @@ func TestContradictions(t *testing.T) {
 
 // TestLeftOut checks that objects of a disabled feature are not rendered.
 func TestLeftOut(t *testing.T) {
-	if out := render(t, "--set", "windows.enabled=false"); strings.Contains(out, "hostProcess") {
+	if out := render(t); strings.Contains(out, "hostProcess") || strings.Contains(out, "kind: ClusterRole, name: isthmus-agent-announce") {
 		t.Errorf("there is something for Windows in\n%s", out)
 	}
 	for _, flags := range [][]string{{"--set", "admissionPolicy=false"}, {"--set", "uninstall=true"}} {
@@ -295,7 +313,7 @@ func TestLeftOut(t *testing.T) {
 	if out := render(t); strings.Count(out, "\nkind: ValidatingAdmissionPolicy\n") != 3 || strings.Count(out, "\nkind: ValidatingAdmissionPolicyBinding\n") != 3 {
 		t.Errorf("there are not three admission policies with bindings in\n%s", out)
 	}
-	if out := render(t, "--set", "agent.announce=never"); strings.Contains(out, "kind: ClusterRole, name: isthmus-agent-announce") {
+	if out := render(t, "--set", windowsNodes+",agent.announce=never"); strings.Contains(out, "kind: ClusterRole, name: isthmus-agent-announce") {
 		t.Errorf("the role to announce is bound in\n%s", out)
 	}
 	if out := render(t); strings.Contains(out, "isthmus-controller") {
@@ -321,14 +339,14 @@ func TestLeftOut(t *testing.T) {
 // TestPrivileges compares the privileges of the Linux container with those that the documents
 // promise.
 func TestPrivileges(t *testing.T) {
-	out := render(t, "--set", "windows.enabled=false")
+	out := render(t)
 	for _, want := range []string{"privileged: false", "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true", "drop: [ALL]", "seccompProfile: {type: RuntimeDefault}"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q", want)
 		}
 	}
 	// Tokens expire soon, and only pods that need one have it.
-	for flags, tokens := range map[string]int{"windows.enabled=true": 2, "windows.enabled=true," + controlled: 3, "uninstall=true": 0} {
+	for flags, tokens := range map[string]int{"mode=full": 1, windowsNodes: 2, windowsNodes + "," + controlled: 3, "uninstall=true,windows.enabled=true": 0} {
 		out := render(t, "--set", flags)
 		if n := strings.Count(out, "- serviceAccountToken: {path: token, expirationSeconds: 3600}"); n != tokens {
 			t.Errorf("--set %s: %d tokens, want %d", flags, n, tokens)
@@ -355,20 +373,21 @@ func TestPrivileges(t *testing.T) {
 // TestNotes reads the notes of an installation.
 func TestNotes(t *testing.T) {
 	const windows, loopback = "isthmus-agent-windows was not verified on real Windows", "Prometheus cannot reach the metrics, which listen on"
-	const apiServer, services = "WARNING: apiServer.host is empty", "WARNING: windows.serviceCIDRs is empty"
+	const without, services = "NOTE: Windows nodes have no agent", "WARNING: windows.serviceCIDRs is empty"
 	for _, c := range []struct {
 		flags          string
 		wanted, absent []string
 	}{
-		{"windows.enabled=true", []string{windows, apiServer, services, loopback + " 127.0.0.1:9470", "\nprometheus.podMonitor.enabled to true.\n"}, nil},
-		{"windows.enabled=false", []string{"rollout status daemonset/isthmus-agent", loopback}, []string{windows, apiServer}},
-		{"apiServer.host=192.0.2.1", []string{windows}, []string{apiServer}},
-		{"windows.mode=overlay", []string{windows, apiServer}, []string{services}},
-		{"mode=policy", []string{windows}, []string{apiServer, services}}, // kube-proxy does not wait for the agent, and the chart refuses the ranges
-		{scraped, []string{windows}, []string{loopback}},
+		{"mode=full", []string{"rollout status daemonset/isthmus-agent", without, loopback + " 127.0.0.1:9470", "\nprometheus.podMonitor.enabled to true.\n"}, []string{"WARNING"}},
+		{windowsNodes, []string{windows, services, loopback}, []string{without}},
+		{windowsNodes + ",windows.mode=overlay", []string{windows}, []string{services}},
+		// kube-proxy does not wait for the agent, and the chart refuses the ranges.
+		{"mode=policy,windows.enabled=true", []string{windows}, []string{services}},
+		{"mode=policy", []string{loopback}, []string{"WARNING", without}},
+		{scraped, []string{without}, []string{loopback}},
 		{"agent.httpAddress=127.0.0.1:80", []string{loopback + " 127.0.0.1:80", ", and leave agent.httpAddress empty.\n"}, nil},
 		{"admissionPolicy=false", []string{"WARNING: with admissionPolicy=false"}, nil},
-		{"uninstall=true", []string{"is being removed"}, []string{windows, loopback}},
+		{"uninstall=true", []string{"is being removed"}, []string{windows, without, loopback}},
 	} {
 		out, err := run("install", "isthmus", chart, "--namespace", "isthmus-system", "--dry-run=client", "--set", c.flags)
 		if err != nil {
@@ -405,7 +424,7 @@ func TestPackage(t *testing.T) {
 	if err != nil || !strings.Contains(about, "\nversion: 1.2.3-rc.1\n") || !strings.Contains(about, "appVersion: 1.2.3-rc.1\n") {
 		t.Errorf("%v\n%s", err, about)
 	}
-	rendered, err := run("template", "isthmus", file, "--namespace", "isthmus-system", "--include-crds")
+	rendered, err := run("template", "isthmus", file, "--namespace", "isthmus-system", "--include-crds", "--set", windowsNodes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +433,7 @@ func TestPackage(t *testing.T) {
 			t.Errorf("the package renders no %q", want)
 		}
 	}
-	if here := render(t, "--include-crds"); strings.ReplaceAll(rendered, "1.2.3-rc.1", "0.1.0") != here {
+	if here := render(t, "--include-crds", "--set", windowsNodes); strings.ReplaceAll(rendered, "1.2.3-rc.1", "0.1.0") != here {
 		t.Error("the package renders something else than the chart, besides the version")
 	}
 }

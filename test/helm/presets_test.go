@@ -57,16 +57,16 @@ func TestPresets(t *testing.T) {
 
 // TestPolicyMode: values of the pod network do not fit mode policy.
 func TestPolicyMode(t *testing.T) {
-	const policy = "mode=policy,windows.enabled=false"
+	const policy, both = "mode=policy", "mode=policy,windows.enabled=true"
 	if out := render(t, "--set", policy+",linux.neverDeny={192.0.2.1}"); !strings.Contains(out, "- --never-deny=192.0.2.1\n") {
 		t.Errorf("no deny lists in\n%s", out)
 	}
-	both := render(t, "--set", "mode=policy")
-	if _, windows, ok := strings.Cut(both, "hostProcess"); !ok || !strings.Contains(windows, "- --mode=policy\n") || !strings.Contains(windows, "- --flow-events=denied\n") || strings.Contains(both, "--hns-") || strings.Contains(windows, "--masquerade") {
-		t.Errorf("Windows nodes in mode policy:\n%s", both)
+	out := render(t, "--set", both)
+	if _, windows, ok := strings.Cut(out, "hostProcess"); !ok || !strings.Contains(windows, "- --mode=policy\n") || !strings.Contains(windows, "- --flow-events=denied\n") || strings.Contains(out, "--hns-") || strings.Contains(windows, "--masquerade") {
+		t.Errorf("Windows nodes in mode policy:\n%s", out)
 	}
 	// A relay needs the flows of agents in every mode, on both systems.
-	for flags, systems := range map[string]int{"mode=policy": 2, policy: 1, "mode=observe,windows.enabled=false": 1} {
+	for flags, systems := range map[string]int{both: 2, policy: 1, "mode=observe": 1} {
 		out := render(t, "--set", flags+",relay.enabled=true,relay.agentPort=4300")
 		for _, want := range []string{"- --hubble-listen=:4300\n", "- --hubble-cert=/etc/isthmus-hubble/tls.crt\n", "- --hubble-key=/etc/isthmus-hubble/tls.key\n", "- --hubble-ca=/etc/isthmus-hubble/ca.crt\n"} {
 			if n := strings.Count(out, want); n != systems {
@@ -75,14 +75,14 @@ func TestPolicyMode(t *testing.T) {
 		}
 	}
 	for flags, want := range map[string]string{
-		"mode=observe":                                    "mode observe is for Linux nodes, as HNS cannot report what policy would drop: set windows.enabled=false",
-		"mode=policy,windows.endpointPool=auto":           "windows.endpointPool have no meaning with mode policy",
-		"mode=policy,windows.serviceCIDRs={10.96.0.0/12}": "have no meaning with mode policy",
-		policy + ",agent.mtu=1400":                        "have no meaning with mode policy",
-		policy + ",agent.uplink=eth1":                     "have no meaning with mode policy",
-		policy + ",agent.reservedHostPorts={22}":          "have no meaning with mode policy",
-		policy + "," + controlled:                         "set controller.enabled=false",
-		"mode=chained":                                    "don't meet the specifications of the schema",
+		"mode=observe,windows.enabled=true":           "mode observe is for Linux nodes, as HNS cannot report what policy would drop: set windows.enabled=false",
+		both + ",windows.endpointPool=auto":           "windows.endpointPool have no meaning with mode policy",
+		both + ",windows.serviceCIDRs={10.96.0.0/12}": "have no meaning with mode policy",
+		policy + ",agent.mtu=1400":                    "have no meaning with mode policy",
+		policy + ",agent.uplink=eth1":                 "have no meaning with mode policy",
+		policy + ",agent.reservedHostPorts={22}":      "have no meaning with mode policy",
+		policy + "," + controlled:                     "set controller.enabled=false",
+		"mode=chained":                                "don't meet the specifications of the schema",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
