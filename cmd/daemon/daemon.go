@@ -18,6 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/isthmus-net/isthmus/cmd/daemon/pages"
 )
 
 // UsageError reports an invalid command line. The exit status is 2.
@@ -60,6 +62,7 @@ func Command(name, short, version string, run func(*cobra.Command) error) *cobra
 			return err
 		},
 	})
+	root.AddCommand(pages.Command(pages.Administrators, version, func(err error) error { return UsageError{err} }))
 	root.SetHelpCommand(&cobra.Command{
 		Use:   "help [command]",
 		Short: "Help about any command",

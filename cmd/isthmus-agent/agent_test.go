@@ -185,6 +185,29 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// TestManual checks that the manual pages of the agent have nothing of the machine that writes them.
+func TestManual(t *testing.T) {
+	dir := t.TempDir()
+	var out, errs bytes.Buffer
+	if status := (env{stdout: &out, stderr: &errs}).run(t.Context(), []string{"docs", "--dir", dir}); status != 0 {
+		t.Fatalf("%d, %s", status, errs.String())
+	}
+	var all strings.Builder
+	for _, name := range []string{"isthmus-agent.8", "isthmus-agent-uninstall.8"} {
+		page, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(page)
+	}
+	if self, err := os.Executable(); err != nil || strings.Contains(all.String(), filepath.Dir(self)) {
+		t.Errorf("a page has the directory of the agent, %v:\n%s", err, all.String())
+	}
+	if !strings.Contains(all.String(), `\fB--node-name\fP="the host name"`) {
+		t.Errorf("a page has the name of this host:\n%s", all.String())
+	}
+}
+
 // TestRuntimeErrors expects status 1 and one line for errors before the agent runs.
 func TestRuntimeErrors(t *testing.T) {
 	if runtime.GOOS == "windows" {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/isthmus-net/isthmus/cmd/daemon"
+	"github.com/isthmus-net/isthmus/cmd/daemon/pages"
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/pool"
@@ -154,6 +155,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	host = strings.ToLower(strings.TrimSpace(host))
 	defaults := agent.Defaults()
 	f.StringVar(&o.nodeName, "node-name", host, "name of this node's Node object")
+	pages.SetDefault(f, "node-name", "the host name")
 	f.StringVar(&o.manifests, "manifests", "", "directory of manifests to watch instead of an API server")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; without it and --manifests the service account of the pod is used")
 	f.StringSliceVar(&o.report, "report", reports[:3], "what to write to the API server about policies that are not enforced exactly: "+
@@ -213,6 +215,7 @@ func (o *options) registerCNI(f *pflag.FlagSet) {
 	f.StringVar(&o.cniBinDir, "cni-bin-dir", "", "install isthmus-cni in this directory of the container runtime; empty if it is installed already")
 	f.StringVar(&o.cniConfDir, "cni-conf-dir", "", "install the CNI configuration in this directory as soon as the agent is ready, or with --mode=policy add isthmus-cni to the one that the runtime uses; requires --cni-bin-dir")
 	f.StringVar(&o.cniPlugin, "cni-plugin", defaultPlugin(), "path of the isthmus-cni to install")
+	pages.SetDefault(f, "cni-plugin", "isthmus-cni in the directory of the agent")
 	f.StringVar(&o.otherEngine, "other-engine", engineRefuse, "Linux, with --mode=policy: network policy engine of another project on this node: refuse (report it, and do not begin to enforce policy beside it), or ignore (both enforce: a flow needs the consent of both)")
 }
 

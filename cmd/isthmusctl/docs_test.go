@@ -5,9 +5,23 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// checkPluginPage checks the manual page of the CNI plugin, which has no flags.
+func checkPluginPage(t *testing.T, page string) {
+	t.Helper()
+	for _, want := range []string{`.TH "ISTHMUS-CNI" "8" "Nov 2026" "Isthmus devel" "Isthmus"`, `\fBtimeoutSeconds\fP`, "1.1.0"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page of isthmus-cni has no %q:\n%s", want, page)
+		}
+	}
+	if strings.Contains(page, "OPTIONS") {
+		t.Errorf("the page of isthmus-cni has flags:\n%s", page)
+	}
+}
 
 // TestDocs checks that each command has a page with its flags, and that hidden commands
 // have none.
@@ -17,6 +31,7 @@ func TestDocs(t *testing.T) {
 		"man":      {`.TH "ISTHMUSCTL-EXPLAIN" "1" "Nov 2026" "Isthmus devel" "Isthmus"`, `\fB--from\fP`},
 		"markdown": {"## isthmusctl explain\n", "--from string"},
 	} {
+		t.Setenv("NODE_NAME", "node-of-this-machine")
 		dir := filepath.Join(t.TempDir(), "pages")
 		if status, _, errs := ctl("docs", "--type", format, "--dir", dir); status != 0 || errs != "" {
 			t.Fatalf("docs --type %s: %d, %s", format, status, errs)
@@ -24,6 +39,9 @@ func TestDocs(t *testing.T) {
 		list, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if i := slices.IndexFunc(list, func(f os.DirEntry) bool { return f.Name() == "isthmus-cni.8" }); (i >= 0) != (format == "man") {
+			t.Errorf("%s: the page of isthmus-cni is in %v", format, list)
 		}
 		if len(list) < 15 {
 			t.Errorf("%s: %d pages, want at least 15", format, len(list))
@@ -33,8 +51,12 @@ func TestDocs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(f.Name(), "docs") || strings.Contains(string(text), "Auto generated") {
-				t.Errorf("%s is a page of a hidden command, or has the date of its making", f.Name())
+			if f.Name() == "isthmus-cni.8" {
+				checkPluginPage(t, string(text))
+				continue
+			}
+			if strings.Contains(f.Name(), "docs") || strings.Contains(string(text), "Auto generated") || strings.Contains(string(text), "of-this-machine") {
+				t.Errorf("%s is a page of a hidden command, or has the date or the machine of its making", f.Name())
 			}
 			if !strings.HasPrefix(f.Name(), "isthmusctl-explain.") && !strings.HasPrefix(f.Name(), "isthmusctl_explain.") {
 				continue

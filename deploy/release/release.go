@@ -169,20 +169,22 @@ var documents = map[string]string{"LICENSE": "LICENSE", "licences/isthmus-bpf/LI
 // scripts are in the archive for Windows, likewise.
 var scripts = map[string]string{"try.ps1": "deploy/windows/try.ps1", "loopback.ps1": "deploy/windows/loopback.ps1"}
 
-// makePages has isthmusctl, built for this machine, write its manual pages.
+// documented are the commands that write manual pages. isthmusctl also writes that of isthmus-cni.
+var documented = []string{"cmd/isthmus-agent", "cmd/isthmus-controller", "cmd/isthmus-relay", "cmd/isthmusctl"}
+
+// makePages has the commands, built for this machine, write their manual pages.
 func (r *release) makePages(ctx context.Context, dir string) error {
-	own := target{runtime.GOOS, runtime.GOARCH, []string{"cmd/isthmusctl"}}
+	own := target{runtime.GOOS, runtime.GOARCH, documented}
 	if err := r.source.build(ctx, own, r.version, dir); err != nil {
 		return err
 	}
-	pages := filepath.Join(dir, "man1")
-	if err := os.Mkdir(pages, 0o755); err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, own.name("isthmusctl")), "docs", "--type=man", "--dir="+pages)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.source.time.Unix()))
-	if _, err := output(cmd); err != nil {
-		return fmt.Errorf("write manual pages: %w", err)
+	pages := filepath.Join(dir, "pages")
+	for _, c := range documented {
+		cmd := exec.CommandContext(ctx, filepath.Join(dir, own.name(c)), "docs", "--type=man", "--dir="+pages)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.source.time.Unix()))
+		if _, err := output(cmd); err != nil {
+			return fmt.Errorf("write manual pages of %s: %w", c, err)
+		}
 	}
 	list, err := os.ReadDir(pages)
 	if err != nil {
@@ -194,7 +196,7 @@ func (r *release) makePages(ctx context.Context, dir string) error {
 		if err != nil {
 			return err
 		}
-		r.pages["man/man1/"+f.Name()] = entry{content: content}
+		r.pages["man/man"+strings.TrimPrefix(filepath.Ext(f.Name()), ".")+"/"+f.Name()] = entry{content: content}
 	}
 	return nil
 }

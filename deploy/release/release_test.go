@@ -36,10 +36,9 @@ func checkout(t *testing.T) string {
 	write(t, dir, "go.sum", strings.Join(regexp.MustCompile(`(?m)^`+pflag+`[ /].*\n`).FindAllString(string(read(t, top, "go.sum")), -1), ""))
 	for _, target := range targets() {
 		for _, c := range target.commands {
-			write(t, dir, c+"/main.go", "package main\n\nimport \"github.com/spf13/pflag\"\n\nvar version = \"devel\"\n\nfunc main() {\n\tpflag.Parse()\n\tprintln(\"version\", version)\n}\n")
+			write(t, dir, c+"/main.go", fakeCommand)
 		}
 	}
-	write(t, dir, "cmd/isthmusctl/main.go", fakeCtl)
 	for _, args := range [][]string{{"init", "--quiet"}, {"add", "--all"},
 		{"-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "--quiet", "--message=x"}} {
 		cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
@@ -51,10 +50,11 @@ func checkout(t *testing.T) string {
 	return dir
 }
 
-// fakeCtl has the flags by which isthmusctl writes its pages.
-const fakeCtl = `package main
+// fakeCommand has the flags by which commands write their pages.
+const fakeCommand = `package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -69,7 +69,13 @@ func main() {
 	pflag.Parse()
 	if *dir == "" {
 		println("version", version)
-	} else if err := os.WriteFile(filepath.Join(*dir, "isthmusctl.1"), []byte(version+" "+os.Getenv("SOURCE_DATE_EPOCH")), 0o600); err != nil {
+		return
+	}
+	page := filepath.Base(os.Args[0]) + ".8"
+	if page == "isthmusctl.8" {
+		page = "isthmusctl.1"
+	}
+	if err := errors.Join(os.MkdirAll(*dir, 0o700), os.WriteFile(filepath.Join(*dir, page), []byte(version+" "+os.Getenv("SOURCE_DATE_EPOCH")), 0o600)); err != nil {
 		panic(err)
 	}
 }
@@ -214,8 +220,10 @@ func checkArchives(t *testing.T, dir string) {
 		if top != "isthmus-0.2.0-linux-amd64" {
 			continue
 		}
-		if page := string(files[top+"/man/man1/isthmusctl.1"]); page != "0.2.0 1793527200" {
-			t.Errorf("the manual page is %q", page)
+		for _, name := range []string{"man1/isthmusctl.1", "man8/isthmus-agent.8", "man8/isthmus-controller.8", "man8/isthmus-relay.8"} {
+			if page := string(files[top+"/man/"+name]); page != "0.2.0 1793527200" {
+				t.Errorf("the manual page %s is %q", name, page)
+			}
 		}
 		binary := filepath.Join(t.TempDir(), "isthmusctl")
 		if err := os.WriteFile(binary, files[top+"/isthmusctl"], 0o755); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon/pages"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
@@ -78,6 +79,7 @@ func (e env) testCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.engines, "engine", "evaluate,tables,maps,acl", "comma-separated engines, or all")
 	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases to run at the same time")
+	pages.SetDefault(f, "jobs", "the number of processors")
 	cluster.RegisterStored(f, &o.stored)
 	cli.RegisterOutput(c, &o.output, testForms...)
 	cli.CompleteFlag(c, "engine", append(engineNames(), "all"))

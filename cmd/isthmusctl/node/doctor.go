@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon/pages"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/doctor"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
@@ -86,7 +87,8 @@ agent pods of all nodes, with the settings of the pods.`,
 	cli.RegisterOutput(c, &output, "text", "json", "yaml")
 	f.StringVar(&agent, "socket", socket.Default, "the agent's socket, to check whether the agent runs")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "the agent's kubeconfig, if it has one; not needed in its pod. With --all-nodes: that of the user; default: the file that kubectl uses")
-	f.StringVar(&node, "node-name", nodeName(), "name of this node's Node object; default $NODE_NAME, else the host name")
+	f.StringVar(&node, "node-name", nodeName(), "name of this node's Node object")
+	pages.SetDefault(f, "node-name", "$NODE_NAME, else the host name")
 	f.StringVar(&cfg.Root, "root", cfg.Root, "directory of the host's files, if this runs in a container")
 	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the container runtime's directory of CNI plugins")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "the container runtime's directory of CNI configurations")
