@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,11 +26,15 @@ const pauseImage = "registry.k8s.io/pause:3.10.2"
 // tools that scripts in the cases call.
 var testImages = []string{
 	"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.55", "registry.k8s.io/e2e-test-images/agnhost:2.45",
-	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0",
+	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0", "registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
+	"registry.k8s.io/build-image/distroless-iptables:v0.9.6",
 }
 
+// outOfWindowImage is the image of a server that sends segments out of the TCP window, for a case of the suite network.
+const outOfWindowImage = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4"
+
 // tools are the commands of this machine that go into the image, with their libraries.
-var tools = []string{"bash", "curl", "dig", "nslookup", "host", "nc", "ip", "ss", "getent"}
+var tools = []string{"bash", "curl", "dig", "nslookup", "host", "nc", "ip", "ss", "getent", "conntrack"}
 
 // buildImages makes the image archives that nodes import.
 func (l *lab) buildImages(ctx context.Context) error {
@@ -69,6 +74,11 @@ func (l *lab) buildImages(ctx context.Context) error {
 			return err
 		}
 	}
+	if slices.Contains(l.suites, "network") {
+		if err := l.buildOutOfWindow(writer); err != nil {
+			return err
+		}
+	}
 	if l.besideFlannel() {
 		if err := l.buildFlannel(ctx, source, writer); err != nil {
 			return err
@@ -83,6 +93,17 @@ func (l *lab) buildImages(ctx context.Context) error {
 		return err
 	}
 	return os.Symlink(path, filepath.Join(l.images, "isthmus.tar"))
+}
+
+// buildOutOfWindow makes the archive of outOfWindowImage with a writer of images.
+func (l *lab) buildOutOfWindow(writer string) error {
+	root := filepath.Join(l.dir, "out-of-window")
+	if err := copyFile(filepath.Join(l.bin, kubernetes.OutOfWindow), filepath.Join(root, kubernetes.OutOfWindow)); err != nil {
+		return err
+	}
+	_, err := output(exec.Command(writer, "-root", root, "-name", outOfWindowImage, "-entrypoint", "/"+kubernetes.OutOfWindow,
+		"-o", filepath.Join(l.images, "out-of-window.tar")))
+	return err
 }
 
 // kernelHasSCTP reports whether programs can open SCTP sockets.

@@ -73,7 +73,7 @@ func parse(args []string) (config, error) {
 	f.StringVar(&c.name, "name", "e2e", "name of the cluster, of which there may be several on a machine, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
 	f.StringVar(&c.ip, "ip", "4", "IP versions of the cluster: 4, 6, or dual for both")
-	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance, cnp, own, and again: netpol after the others")
+	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance, network (the cases of sig-network beyond conformance), cnp, own, and again: netpol after the others")
 	f.StringVar(&c.podNetwork, "network", "isthmus", "what connects the pods: isthmus, or flannel, beside which Isthmus is installed by its chart in mode policy")
 	f.StringVar(&c.focus, "focus", "", "run only the cases that this expression matches, too")
 	f.StringVar(&c.image, "image", "build/images/isthmus-linux-amd64.tar", "image of Isthmus, as make images writes it")

@@ -21,23 +21,76 @@ import (
 var least = map[string]int{"netpol": 45, "conformance": 47, "cnp": 24, "again": 45}
 
 // networkPolicies leave out SCTP, which needs a kernel module that few machines have.
-var networkPolicies = expressions{`\[Feature:NetworkPolicy\]`, `Feature:SCTPConnectivity`}
+var networkPolicies = expressions{focus: `\[Feature:NetworkPolicy\]`, skip: `Feature:SCTPConnectivity`}
 
-// expressions are regular expressions of test names to run and to skip.
-type expressions struct{ focus, skip string }
+// expressions are regular expressions of test names to run and to skip. The label, if set, is that of the cases to run.
+type expressions struct{ focus, skip, label string }
 
-// upstream are the suites of Kubernetes itself.
-var upstream = map[string]expressions{
-	"netpol":      networkPolicies,
-	"again":       networkPolicies,
-	"conformance": {`\[sig-network\].*\[Conformance\]`, ``},
+// upstream returns the expressions of a suite of Kubernetes itself.
+func (l *lab) upstream(name string) expressions {
+	switch name {
+	case "conformance":
+		return expressions{focus: `\[sig-network\].*\[Conformance\]`}
+	case "network":
+		return expressions{label: "sig-network", skip: skipNetwork(l.ip, kernelHasSCTP())}
+	default:
+		return networkPolicies
+	}
+}
+
+// omission is a group of cases of sig-network that the suite network leaves out, and why. All others run, also those of a
+// later version of Kubernetes.
+type omission struct {
+	// cases is a regular expression of their names.
+	cases, why string
+}
+
+var omissions = []omission{
+	{`\[Conformance\]`, "the suite conformance runs them"},
+	{`\[Feature:NetworkPolicy\]`, "the suite netpol runs them"},
+	{`\[Feature:LoadBalancer\]`, "they need a load balancer outside of the cluster"},
+	{`\[Feature:Ingress\]`, "they change the defaults that the API server gives to Ingress objects, and send no packet"},
+	{`\[Feature:Networking-(IPv4|IPv6|DNS)\]|\[Provider:GCE\]`, "they need the Internet"},
+	{`\[Feature:Networking-Performance\]`, "it measures what iperf sends, which the image lacks; make bench-datapath measures"},
+	{`\[Feature:PerformanceDNS\]`, "it loads the API server and the DNS server with 10,000 Services"},
+	{`\[Feature:KubeProxyNFAcct\]`, "it reads a counter of kube-proxy's iptables mode; the mode here is nftables"},
+	{`\[Feature:KubeProxyDaemonSetMigration\]`, "they upgrade nodes on GCE"},
+	{`\[Disruptive\]`, "they restart programs of nodes by SSH; the suite own loses nodes and the API server"},
+	{`DNS configMap nameserver`, "they configure CoreDNS by a ConfigMap, and it is a program without one here"},
+}
+
+// onlySCTP are the cases of the suite network that need SCTP in the kernel.
+var onlySCTP = omission{`\[Feature:SCTPConnectivity\]`, "this kernel has no SCTP"}
+
+// onlyDual are the cases of the suite network for dual-stack clusters.
+var onlyDual = omission{`\[Feature:IPv6DualStack\]`, "the cluster has one IP version"}
+
+// leftOut returns the cases that the suite network leaves out in a cluster.
+func leftOut(ip string, sctp bool) []omission {
+	all := slices.Clone(omissions)
+	if !sctp {
+		all = append(all, onlySCTP)
+	}
+	if ip != "dual" {
+		all = append(all, onlyDual)
+	}
+	return all
+}
+
+// skipNetwork returns the expression of the cases that the suite network leaves out.
+func skipNetwork(ip string, sctp bool) string {
+	var words []string
+	for _, o := range leftOut(ip, sctp) {
+		words = append(words, o.cases)
+	}
+	return strings.Join(words, "|")
 }
 
 // titles are the names of the suites in the line of totals.
-var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "cnp": "cnp-conformance", "own": "own", "again": "netpol again"}
+var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "network": "sig-network beyond conformance", "cnp": "cnp-conformance", "own": "own", "again": "netpol again"}
 
 // suiteNames are the suites in the order in which they run.
-var suiteNames = []string{"netpol", "conformance", "cnp", "own", "again"}
+var suiteNames = []string{"netpol", "conformance", "network", "cnp", "own", "again"}
 
 // testCase is a test case in JUnit form.
 type testCase struct {
@@ -89,12 +142,15 @@ func (l *lab) runUpstream(ctx context.Context, name string) ([]testCase, error) 
 	if err := os.Remove(report); err != nil && !missing(err) {
 		return nil, err
 	}
-	u := upstream[name]
+	u := l.upstream(name)
 	args := []string{"--net=" + l.fabric.Path(), "--", filepath.Join(l.bin, "e2e.test"), "--kubeconfig=" + l.control.admin,
 		"--provider=skeleton", fmt.Sprintf("--num-nodes=%d", len(l.nodes)), "--kubectl-path=" + filepath.Join(l.bin, "kubectl"), "--disable-log-dump",
 		"--ginkgo.no-color", "--ginkgo.timeout=90m", "--ginkgo.junit-report=" + report}
 	if u.skip != "" {
 		args = append(args, "--ginkgo.skip="+u.skip)
+	}
+	if u.label != "" {
+		args = append(args, "--ginkgo.label-filter="+u.label)
 	}
 	focus := u.focus
 	if l.focus != "" {

@@ -28,16 +28,20 @@ const module = "github.com/isthmus-net/isthmus"
 // suite is the test binary of Kubernetes' end-to-end tests.
 const suite = "e2e.test"
 
+// OutOfWindow is a server that sends segments out of the TCP window, for a case of Kubernetes' end-to-end tests.
+const OutOfWindow = "regression-issue-74839"
+
 // forWindows is the suffix of programs for Windows.
 const forWindows = ".exe"
 
 // programs maps programs to their packages.
 func programs() map[string]string {
 	all := map[string]string{
-		"agnhost": "k8s.io/kubernetes/test/images/agnhost",
-		"coredns": "github.com/isthmus-net/isthmus/test/kubernetes/coredns",
-		"etcd":    "go.etcd.io/etcd/server/v3",
-		suite:     "k8s.io/kubernetes/test/e2e",
+		"agnhost":   "k8s.io/kubernetes/test/images/agnhost",
+		"coredns":   "github.com/isthmus-net/isthmus/test/kubernetes/coredns",
+		"etcd":      "go.etcd.io/etcd/server/v3",
+		suite:       "k8s.io/kubernetes/test/e2e",
+		OutOfWindow: "k8s.io/kubernetes/test/images/regression-issue-74839",
 	}
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"} {
 		all[name] = "k8s.io/kubernetes/cmd/" + name
