@@ -59,7 +59,7 @@ func Answering(f func(c *cobra.Command, args []string) error) func(*cobra.Comman
 // Run executes a command line of isthmusctl, which has these subcommands, and returns the
 // exit status.
 func (e Env) Run(ctx context.Context, args []string, commands ...*cobra.Command) int {
-	root := e.root(commands)
+	root := e.root(commands, args)
 	root.SetArgs(args)
 	root.SetOut(e.Stdout)
 	root.SetErr(e.Stderr)
@@ -82,7 +82,7 @@ func (e Env) Run(ctx context.Context, args []string, commands ...*cobra.Command)
 	return 1
 }
 
-func (e Env) root(commands []*cobra.Command) *cobra.Command {
+func (e Env) root(commands []*cobra.Command, args []string) *cobra.Command {
 	c := &cobra.Command{
 		Use:           "isthmusctl",
 		Short:         "Look at policies before they are applied, and at the agent of this node",
@@ -95,6 +95,9 @@ func (e Env) root(commands []*cobra.Command) *cobra.Command {
 		RunE:                       func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if word := args[0]; !c.HasParent() && !strings.HasPrefix(word, "-") {
+			return NoArgs(c, []string{word}) // the flag may be one of the command that was meant
+		}
 		return Usagef("%w: %s%ssee %s --help", err, similarFlag(c, err), kubectlFlag(c, err), c.CommandPath())
 	})
 	if strings.HasPrefix(strings.TrimSuffix(e.Program, ".exe"), "kubectl-") {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -60,7 +61,7 @@ func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, not
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		return "", "", fmt.Errorf("no pods of %s: %s", want, hint(namespace, kind, names))
+		return "", "", fmt.Errorf("no pods of %s: %s", want, hint(snapshot, namespace, kind, names))
 	}
 	slices.SortFunc(found, func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) })
 	first := found[0]
@@ -71,7 +72,10 @@ func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, not
 	return first.PodID.String(), note, nil
 }
 
-func hint(namespace, kind string, names []string) string {
+func hint(s *model.Snapshot, namespace, kind string, names []string) string {
+	if none := ends.WithoutPods(s, namespace); none != "" {
+		return none
+	}
 	if len(names) == 0 {
 		return fmt.Sprintf("namespace %s has no pods of a %s", namespace, kind)
 	}

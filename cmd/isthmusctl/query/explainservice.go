@@ -22,13 +22,17 @@ import (
 
 // qualify completes the names of pods with the namespace of --namespace.
 func (o *explainOptions) qualify() error {
-	for _, end := range []*string{&o.from, &o.to} {
+	for _, f := range []struct {
+		flag string
+		end  *string
+	}{{"--from", &o.from}, {"--to", &o.to}} {
+		end := f.end
 		_, notAddress := netip.ParseAddr(*end)
 		if notAddress == nil || strings.ContainsAny(*end, "/:") {
 			continue
 		}
 		if o.namespace == "" {
-			return cli.Usagef("%q: give namespace/pod or an IP address, or the namespace with --namespace", *end)
+			return cli.Usagef("%s %q: give namespace/pod or an IP address, or the namespace with --namespace", f.flag, *end)
 		}
 		*end = o.namespace + "/" + *end
 	}

@@ -93,6 +93,34 @@ func nodeAddresses(s *model.Snapshot, name string) ([]netip.Addr, error) {
 	return n.Addresses, nil
 }
 
+// WithoutPods says that a namespace has no pods and which ones have some. It returns "" if the namespace has pods.
+func WithoutPods(s *model.Snapshot, namespace string) string {
+	var others []string
+	for id := range s.Pods.All() {
+		if id.Namespace == namespace {
+			return ""
+		}
+		others = append(others, id.Namespace)
+	}
+	slices.Sort(others)
+	others = slices.Compact(others)
+	if len(others) == 0 {
+		return fmt.Sprintf("namespace %s has no pods", namespace)
+	}
+	return fmt.Sprintf("namespace %s has no pods; pods are in %s", namespace, first(others))
+}
+
+// few is how many names an error lists.
+const few = 5
+
+// first lists a few names and the number of the others.
+func first(names []string) string {
+	if rest := len(names) - few; rest > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), rest)
+	}
+	return strings.Join(names, ", ")
+}
+
 // similarPods suggests names: a workload generates the names of its pods.
 func similarPods(s *model.Snapshot, namespace, pod string) string {
 	var same, all []string
@@ -110,13 +138,9 @@ func similarPods(s *model.Snapshot, namespace, pod string) string {
 	}
 	slices.Sort(same)
 	if len(same) == 0 {
-		return fmt.Sprintf(": namespace %s has no pods", namespace)
+		return ": " + WithoutPods(s, namespace)
 	}
-	const few = 5
-	if rest := len(same) - few; rest > 0 {
-		return fmt.Sprintf(": namespace %s has %s and %d more", namespace, strings.Join(same[:few], ", "), rest)
-	}
-	return fmt.Sprintf(": namespace %s has %s", namespace, strings.Join(same, ", "))
+	return fmt.Sprintf(": namespace %s has %s", namespace, first(same))
 }
 
 // SameFamily returns the first two addresses of one family that the protocol can use.

@@ -76,5 +76,18 @@ func Compare(a, b Finding) int {
 		return *f.Rule
 	}
 	return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Direction, b.Direction),
-		cmp.Compare(rule(a), rule(b)), cmp.Compare(a.Check, b.Check), slices.Compare(a.Platforms, b.Platforms), cmp.Compare(a.Message, b.Message))
+		cmp.Compare(rule(a), rule(b)), cmp.Compare(a.Check, b.Check), slices.Compare(a.Platforms, b.Platforms), comparePlaces(a.Place, b.Place),
+		cmp.Compare(a.Message, b.Message))
+}
+
+// comparePlaces orders places by files and lines; those without one are first.
+func comparePlaces(a, b *model.Place) int {
+	var none model.Place
+	if a == nil {
+		a = &none
+	}
+	if b == nil {
+		b = &none
+	}
+	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 }

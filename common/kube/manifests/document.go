@@ -137,6 +137,9 @@ func (d document) explain(err error) error {
 	}
 	remedy := "write valid YAML"
 	switch {
+	case strings.Contains(text, `key "apiVersion" already set`) && strings.Contains(text, `key "kind" already set`):
+		// Typical of files that a shell joined.
+		text, remedy = yamlLine.FindString(text)+": a second object begins in the same document", "separate objects by a line with ---"
 	case strings.Contains(text, "already set in map"):
 		remedy = "write every key once"
 	case bytes.Contains(d.text, []byte("{{")):
