@@ -267,6 +267,16 @@ func (b *Backend) programForeign(name string, index int) error {
 	if err != nil || linked {
 		return err
 	}
+	length, has, err := link.BeforeClsact(index)
+	if err != nil {
+		return err
+	}
+	if !has {
+		b.step("record qdisc")
+		if err := b.ends.AddsClsact(index, length); err != nil {
+			return err
+		}
+	}
 	return link.SetClassifiers(index, b.classifiers())
 }
 

@@ -29,6 +29,8 @@ type Registry struct {
 	ends map[model.EndpointID]HostEnd
 	// held are the claims of interfaces that drop every packet, by handle.
 	held map[string]string
+	// queues are the lengths of queues before this agent added a clsact qdisc, by the index of the interface.
+	queues map[int]int
 	// unsaved is true while the file lacks a change.
 	unsaved bool
 }
@@ -38,6 +40,8 @@ type content struct {
 	Boot string                       `json:"boot"`
 	Ends map[model.EndpointID]HostEnd `json:"interfaces"`
 	Held map[string]string            `json:"held,omitempty"`
+	// Queues are the lengths of queues before the agent added a clsact qdisc, by the index of the interface.
+	Queues map[int]int `json:"queues,omitempty"`
 }
 
 // maxFile bounds the file: 4096 entries of about 300 bytes.
@@ -62,7 +66,7 @@ func Read(dir string) (*Registry, error) {
 		return nil, fmt.Errorf("read the boot ID: %w", err)
 	}
 	r := &Registry{file: filepath.Join(dir, fileName), boot: strings.TrimSpace(string(boot)), ends: make(map[model.EndpointID]HostEnd),
-		held: make(map[string]string)}
+		held: make(map[string]string), queues: make(map[int]int)}
 	text, err := os.ReadFile(r.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
@@ -75,7 +79,7 @@ func Read(dir string) (*Registry, error) {
 		return nil, fmt.Errorf("read the interfaces of pods in %s: %w: remove the file and restart the pods of this node", r.file, err)
 	}
 	if c.Boot == r.boot {
-		r.ends, r.held = c.Ends, c.Held
+		r.ends, r.held, r.queues = c.Ends, c.Held, c.Queues
 	}
 	return r, nil
 }
@@ -94,6 +98,9 @@ func decode(text []byte) (content, error) {
 	}
 	if c.Held == nil {
 		c.Held = make(map[string]string)
+	}
+	if c.Queues == nil {
+		c.Queues = make(map[int]int)
 	}
 	for id, e := range c.Ends {
 		if e.Index <= 0 || e.PeerIndex <= 0 || e.Bridge < 0 || e.Name == "" || len(e.Name) >= unix.IFNAMSIZ || strings.ContainsAny(e.Name, "/.") || len(e.PodMAC) != 6 || len(e.HostMAC) != 6 || len(e.Addresses) > 2 || !e.Return.valid() {
@@ -144,6 +151,20 @@ func (r *Registry) Hold(handle, claim string) error {
 	return r.write(r.ends, next)
 }
 
+// AddsClsact records that the agent is about to add a clsact qdisc to an interface whose queue has a length. Remove then
+// removes it. A full disk does not stop the agent, as policy is more than a qdisc that stays.
+func (r *Registry) AddsClsact(index, length int) error {
+	next := maps.Clone(r.queues)
+	for known := range next {
+		if there, err := link.Exists(known); err == nil && !there {
+			delete(next, known)
+		}
+	}
+	next[index] = length
+	r.queues = next
+	return r.drop(r.ends, r.held)
+}
+
 // Flush writes what an earlier change could not write. On a full disk it does nothing, and a later call tries again.
 func (r *Registry) Flush() error {
 	if !r.unsaved {
@@ -175,7 +196,7 @@ func (r *Registry) drop(ends map[model.EndpointID]HostEnd, held map[string]strin
 
 // write replaces the file atomically.
 func (r *Registry) write(ends map[model.EndpointID]HostEnd, held map[string]string) error {
-	text, err := json.Marshal(content{Boot: r.boot, Ends: ends, Held: held})
+	text, err := json.Marshal(content{Boot: r.boot, Ends: ends, Held: held, Queues: r.queues})
 	if err != nil {
 		return fmt.Errorf("encode the interfaces of pods: %w", err)
 	}
@@ -241,10 +262,20 @@ func (r *Registry) List() ([]Found, error) {
 	return all, nil
 }
 
-// Remove removes the registry in a directory. A missing one is not an error.
+// Remove removes the registry in a directory, after the qdiscs that agents added to interfaces. Their programs must be
+// detached. A missing registry is not an error, and a damaged one leaves qdiscs behind.
 func Remove(dir string) error {
 	if dir == "" {
 		return nil
+	}
+	if r, err := Read(dir); err == nil {
+		var errs []error
+		for index, length := range r.queues {
+			errs = append(errs, link.DropClsact(index, length))
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
 	}
 	if err := os.Remove(filepath.Join(dir, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the registry of interfaces: %w", err)

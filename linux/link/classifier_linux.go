@@ -35,8 +35,7 @@ func classifier(index int, parent uint32, program int) *netlink.BpfFilter {
 }
 
 func addClsact(h *netlink.Handle, index int) error {
-	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
-	if err := h.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := h.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add clsact to interface %d: %w", index, err)
 	}
 	return nil

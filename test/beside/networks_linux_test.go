@@ -106,10 +106,13 @@ func (w *network) begin(t *testing.T, c *cluster.Cluster, bin string) map[string
 	}
 	for _, n := range c.Nodes {
 		texts[n.Name] = w.conf(n)
+		conf := filepath.Join(n.ConfDir(), w.file)
 		if n.OwnConf = w.ownConf(n); n.OwnConf != "" {
-			write(t, n.OwnConf, []byte(texts[n.Name]))
-		} else {
-			write(t, filepath.Join(n.ConfDir(), w.file), []byte(texts[n.Name]))
+			conf = n.OwnConf
+		}
+		write(t, conf, []byte(texts[n.Name]))
+		if err := os.Chmod(conf, 0o640); err != nil { // no default of ours
+			t.Fatal(err)
 		}
 		if err := n.NS.Do(netns.Forward); err != nil {
 			t.Fatal(err)

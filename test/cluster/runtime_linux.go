@@ -46,6 +46,27 @@ func (p *Pod) del(ctx context.Context) error {
 	return p.Node.asRuntime(func() error { return p.Node.cni().DelNetworkList(ctx, list, p.runtime()) })
 }
 
+// Chain calls ADD of the last plugin alone, with the result that the others gave the pod.
+func (p *Pod) Chain(ctx context.Context) error {
+	list, err := p.Node.Network()
+	if err != nil {
+		return err
+	}
+	result, err := p.Node.cni().GetNetworkListCachedResult(list, p.runtime())
+	if err != nil {
+		return err
+	}
+	last, err := libcni.InjectConf(list.Plugins[len(list.Plugins)-1], map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "prevResult": result})
+	if err != nil {
+		return err
+	}
+	return p.Node.asRuntime(func() error {
+		//lint:ignore SA1019 a list would call the other plugins, too
+		_, err := p.Node.cni().AddNetwork(ctx, last, p.runtime())
+		return err
+	})
+}
+
 // Check calls CHECK of the node's plugins.
 func (p *Pod) Check(ctx context.Context) error {
 	list, err := p.Node.Network()
