@@ -69,6 +69,8 @@ type Pod struct {
 	Finished bool
 	// Created is in seconds since 1970. If two pods claim one address, the younger pod owns it.
 	Created int64
+	// Started is when the network of the pod was ready, in seconds since 1970; 0 while it has no addresses, or if unknown.
+	Started int64
 	// Ports are the named ports of its containers and restartable init containers.
 	Ports []NamedPort
 }

@@ -10,10 +10,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -205,11 +208,18 @@ func (b *bench) installAndRemove(cs *corpus.Case) {
 	b.empty = b.picture()
 }
 
-// clear detaches all pods through the network alone.
+// clear detaches all pods through the network alone. Some plugins leave the interfaces to the kernel, which removes them with
+// the network namespaces, later.
 func (b *bench) clear() {
 	b.t.Helper()
 	if err := b.cluster.DetachAll(ctx); err != nil {
 		b.t.Fatal(err)
+	}
+	for _, n := range b.cluster.Nodes {
+		wait(b.t, "the end of the interfaces of pods on "+n.Name, func() bool {
+			// The node has a pair of its own.
+			return strings.Count(b.show(n.Name, n.NS, "ip -o link show type veth"), "\n") == 1
+		})
 	}
 	b.lab = replay.New(b.cluster, func(i int) *cluster.Node { return b.cluster.Nodes[i%2] })
 }
@@ -220,7 +230,9 @@ func (b *bench) adopted(cases []corpus.Case) {
 	b.alone(&cases[0])
 	name := b.becomeDenying(cases)
 	before := b.picture()
+	starts := time.Now()
 	b.start()
+	b.unpoliced(starts)
 	for range 2 {
 		b.judge(name + ", with running pods")
 		for _, n := range b.cluster.Nodes {
@@ -257,6 +269,33 @@ func (b *bench) adopted(cases []corpus.Case) {
 	b.remove()
 	b.unchanged(before, "adopting and chaining pods, and removing Isthmus")
 	b.clear()
+}
+
+// unpoliced waits until the agents have adopted all pods. They report the time since a pod's network was ready, which is
+// at least that until the agents started.
+func (b *bench) unpoliced(starts time.Time) {
+	b.t.Helper()
+	for _, n := range b.cluster.Nodes {
+		count, least := 0, 0.0
+		for _, p := range b.lab.Pods {
+			if p.Node == n {
+				count, least = count+1, least+starts.Sub(time.Unix(p.Started, 0)).Seconds()
+			}
+		}
+		wait(b.t, fmt.Sprintf("%d adopted pods on %s, which ran without policy for %f seconds", count, n.Name, least), func() bool {
+			text, _, err := n.Get("/metrics")
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			adopted := regexp.MustCompile(`(?m)^isthmus_pod_unpoliced_seconds_count (\d+)$`).FindStringSubmatch(text)
+			sum := regexp.MustCompile(`(?m)^isthmus_pod_unpoliced_seconds_sum (\S+)$`).FindStringSubmatch(text)
+			if adopted == nil || sum == nil || adopted[1] != strconv.Itoa(count) {
+				return false
+			}
+			seconds, err := strconv.ParseFloat(sum[1], 64)
+			return err == nil && seconds >= least
+		})
+	}
 }
 
 // chainSome adds every second adopted pod by the plugin, as if it had been in the list from the start.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -163,6 +164,9 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 		b.WriteString(" []")
 	}
 	b.WriteString("\nstatus:\n  phase: Running\n")
+	if p.Started > 0 {
+		fmt.Fprintf(&b, "  conditions: [{type: PodReadyToStartContainers, status: \"True\", lastTransitionTime: %q}]\n", time.Unix(p.Started, 0).UTC().Format(time.RFC3339))
+	}
 	for i, a := range p.IPs {
 		if i == 0 {
 			fmt.Fprintf(&b, "  podIP: %q\n  podIPs:\n", a)

@@ -98,7 +98,7 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 	if err != nil {
 		return nil, 0, err
 	}
-	pod.IPs = nil
+	pod.IPs, pod.Started = nil, time.Now().Unix()
 	for _, ip := range result.IPs {
 		a, ok := netip.AddrFromSlice(ip.Address.IP)
 		if !ok {

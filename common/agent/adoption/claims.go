@@ -57,7 +57,8 @@ type Attached struct {
 type Match struct {
 	Pod       *model.Pod
 	Interface dataplane.Interface
-	// Since is when the addresses of the pod became known.
+	// Since is when the network of the pod was ready, as far as the API says, and never later than when its addresses
+	// became known.
 	Since time.Time
 }
 
@@ -254,6 +255,14 @@ func (cs *Claims) available(i *dataplane.Interface, c *claim, owners map[model.E
 	was := cs.claims[owner.Pod]
 	live := was != nil && was.pod.UID == owner.UID && !slices.ContainsFunc(was.pod.IPs, func(ip netip.Addr) bool { return best[ip] != was })
 	return was == c || !live
+}
+
+// began returns the Since of a Match. The API has seconds, so it is up to a second early.
+func (c *claim) began() time.Time {
+	if t := time.Unix(c.pod.Started, 0); c.pod.Started > 0 && t.Before(c.since) {
+		return t
+	}
+	return c.since
 }
 
 func (c *claim) key() string { return c.pod.PodID.String() + "/" + c.pod.UID }

@@ -85,7 +85,7 @@ func (m *matching) assign(c *claim, i *dataplane.Interface, r *Result) {
 		return
 	}
 	c.why = "it is being attached"
-	r.Adopt = append(r.Adopt, Match{Pod: c.pod, Interface: *i, Since: c.since})
+	r.Adopt = append(r.Adopt, Match{Pod: c.pod, Interface: *i, Since: c.began()})
 }
 
 // closeNewer closes the candidates of a claim if it is older than all of them.

@@ -44,7 +44,7 @@ func New(commands []string, codes []uint32) *Meter {
 		enforce: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_time_to_enforce_seconds",
 			Help: "Time from the arrival of a change of the cluster at the agent until it is in force, retries included.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16)}),
 		unpoliced: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_pod_unpoliced_seconds",
-			Help: "Time from when the agent knew the addresses of a pod that no ADD named until its policy was in force. Mode policy only.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16)}),
+			Help: "Time from when the network of a pod that no ADD named was ready, by its status in the API, until its policy was in force. Mode policy only.", Buckets: prometheus.ExponentialBuckets(1.0/16, 4, 12)}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_cni_requests_total",
 			Help: "CNI requests by command and CNI error code; code 0 means success."}, []string{"command", "code"}),
 		requestSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_cni_request_duration_seconds",

@@ -59,8 +59,25 @@ func convertPod(p *corev1.Pod, s Strictness) (*model.Pod, field.ErrorList) {
 	var more field.ErrorList
 	pod.IPs, more = podIPs(&p.Status, field.NewPath("status"))
 	errs = append(errs, more...)
+	if len(pod.IPs) > 0 { // it is no change of its own
+		pod.Started = started(&p.Status)
+	}
 	pod.Ports, more = namedPorts(&p.Spec, field.NewPath("spec"))
 	return pod, append(errs, more...)
+}
+
+// started returns when the network of a pod was ready, in seconds since 1970. Without the condition, which kubelet sets
+// since Kubernetes 1.29, it returns when kubelet accepted the pod, which is earlier. 0 means unknown.
+func started(s *corev1.PodStatus) int64 {
+	for _, c := range s.Conditions {
+		if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+			return c.LastTransitionTime.Unix()
+		}
+	}
+	if s.StartTime.IsZero() {
+		return 0
+	}
+	return s.StartTime.Unix()
 }
 
 // podIPs parses a pod's addresses, one per family.
