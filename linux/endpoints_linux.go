@@ -83,7 +83,7 @@ func (b *Backend) verdictsOf(id model.EndpointID) (*[2][2]uint64, error) {
 // checkInterface describes how an interface differs from its spec.
 func (b *Backend) checkInterface(s link.PairSpec, f link.Found) (problems, inPod []string) {
 	if b.cfg.PolicyOnly {
-		return b.checkForeign(s), nil
+		return b.checkForeign(s)
 	}
 	pair := link.Pair{Name: f.Name, Index: f.Index}
 	problems, inPod = link.Check(s, pair)

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -396,12 +398,11 @@ func (b *Backend) returned(was foreign.HostEnd, now foreign.Found) foreign.Retur
 }
 
 // checkForeign describes the problems of the interface of an endpoint.
-func (b *Backend) checkForeign(s link.PairSpec) []string {
+func (b *Backend) checkForeign(s link.PairSpec) (problems, inPod []string) {
 	now, err := foreign.Find(s.NetNS, s.IfName, s.IPs)
 	if err != nil {
-		return []string{err.Error()}
+		return []string{err.Error()}, nil
 	}
-	var problems []string
 	was, _ := b.ends.Get(s.ID)
 	if now.Index != was.Index {
 		problems = append(problems, fmt.Sprintf("its interface is %s, policy is on %s", now.Name, was.Name))
@@ -409,7 +410,32 @@ func (b *Backend) checkForeign(s link.PairSpec) []string {
 	if now.PodMAC.String() != was.PodMAC.String() {
 		problems = append(problems, fmt.Sprintf("interface %s in %s has MAC %s, was attached with %s", s.IfName, s.NetNS, now.PodMAC, was.PodMAC))
 	}
-	return problems
+	if further := furtherAddresses(now.Addresses, s.IPs); further != "" {
+		effect := "is dropped"
+		if b.layout != nil && b.layout.State().Policy.Endpoints[s.ID].Observed {
+			effect = "passes until policy is enforced"
+		}
+		inPod = append(inPod, fmt.Sprintf("interface %s also has the addresses %s, which are not those of the pod in the API: every packet from and to them %s: remove them, as policy knows one address per IP version",
+			s.IfName, further, effect))
+	}
+	return problems, inPod
+}
+
+// maxFurther bounds the addresses that a report names: a process in the pod can add any number.
+const maxFurther = 4
+
+// furtherAddresses names the addresses that are not among those of the pod.
+func furtherAddresses(has, pod []netip.Addr) string {
+	var further []string
+	for _, ip := range has {
+		if !slices.Contains(pod, ip) {
+			further = append(further, ip.String())
+		}
+	}
+	if more := len(further) - maxFurther; more > 0 {
+		further = append(further[:maxFurther], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(further, ", ")
 }
 
 // foreignPods returns the addresses of the pods by how the host receives their packets.

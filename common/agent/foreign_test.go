@@ -90,6 +90,33 @@ func TestForeignAddressMoves(t *testing.T) {
 	})
 }
 
+// Another plugin gives a pod several addresses of a family. The endpoint has the first of each, as the pod has in the API, and
+// does not take the others from other pods.
+func TestForeignFurtherAddresses(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.policyOnly()
+		all := []string{"10.9.0.8", "fd00::8", "10.9.0.7", "fd00::7"}
+		for range 2 { // a runtime may repeat ADD
+			if _, err := r.agent.Add(context.Background(), foreignRequest(0, all...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.agent.Add(context.Background(), foreignRequest(1, "10.9.0.7")); err != nil {
+			t.Fatal(err)
+		}
+		r.wantOnly(0, 1)
+		check := &cniframe.CheckRequest{Attachment: addRequest(0).Attachment, Foreign: foreignRequest(0, all...).Foreign}
+		if err := r.agent.Check(context.Background(), check); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+		list, err := r.agent.Endpoints(context.Background())
+		if err != nil || len(list) != 2 || !slices.Equal(list[0].Addresses, []netip.Addr{netip.MustParseAddr("10.9.0.8"), netip.MustParseAddr("fd00::8")}) {
+			t.Errorf("endpoints %+v, %v", list, err)
+		}
+		r.end()
+	})
+}
+
 // Policy knows one interface of a pod. ADD of an enforced pod with more is refused, and one of an observed pod is
 // reported.
 func TestForeignOthers(t *testing.T) {
@@ -175,7 +202,7 @@ func TestForeignRefusals(t *testing.T) {
 			"cannot provide bandwidth":         func(q *cniframe.AddRequest) { q.Bandwidth = &cniframe.Bandwidth{IngressRate: 1} },
 			"cannot provide dns":               func(q *cniframe.AddRequest) { q.DNS = &cniframe.DNS{} },
 			"prevResult has no address":        func(q *cniframe.AddRequest) { q.Foreign.Addresses = nil },
-			"two addresses of one family":      func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"10.9.0.7", "10.9.0.8"} },
+			`address "10.9.0.300" of`:          func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"10.9.0.7", "10.9.0.300"} },
 			`address "10.9.0.7/24" of`:         func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"10.9.0.7/24"} },
 			`address "::ffff:10.9.0.7" of`:     func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"::ffff:10.9.0.7"} },
 			`address "127.0.0.1" of`:           func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"127.0.0.1"} },

@@ -71,7 +71,8 @@ func (a *Agent) sameMode(f *cniframe.Foreign) error {
 	return nil
 }
 
-// foreignAddresses returns the addresses of prevResult, sorted.
+// foreignAddresses returns the addresses of the pod in prevResult, sorted: the first of each family, as kubelet reports
+// them. Policy knows no others, so the data path drops their packets and reports them.
 func foreignAddresses(f *cniframe.Foreign) ([]netip.Addr, error) {
 	if len(f.HostIfNames) > maxHints || slices.ContainsFunc(f.HostIfNames, func(s string) bool { return len(s) > 15 }) {
 		return nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names of at most 15 characters", maxHints), "the interfaces of prevResult are not valid")
@@ -91,12 +92,9 @@ func foreignAddresses(f *cniframe.Foreign) ([]netip.Addr, error) {
 		if err != nil || ip.Zone() != "" || ip.Is4In6() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
 			return nil, refuse(CodeConfig, "pass unicast addresses without a prefix length", "address %q of prevResult is not valid", shorten(s))
 		}
-		for _, other := range all {
-			if other.Is6() == ip.Is6() {
-				return nil, refuse(CodeConfig, "give each pod at most one address per family", "prevResult has two addresses of one family, %s and %s: policy knows only one", other, ip)
-			}
+		if !slices.ContainsFunc(all, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
+			all = append(all, ip)
 		}
-		all = append(all, ip)
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return all, nil

@@ -128,7 +128,7 @@ func hostEnd(ns netns.NsHandle, pod netlink.Link, addresses []netip.Addr) (HostE
 		}
 	}
 	e, err := describe(in.host, host)
-	e.PeerIndex, e.PodMAC = pod.Attrs().Index, pod.Attrs().HardwareAddr
+	e.Addresses, e.PeerIndex, e.PodMAC = has, pod.Attrs().Index, pod.Attrs().HardwareAddr
 	return e, err
 }
 

@@ -39,6 +39,8 @@ const maxAddresses = 256
 type reader struct {
 	host   *netlink.Handle
 	socket *nl.SocketHandle
+	// own are the interfaces of routes to single addresses, in all tables; nil before the first need.
+	own map[netip.Addr][]int
 }
 
 func newReader() (*reader, error) {
@@ -221,18 +223,45 @@ func address(msg []byte, index int) (ip netip.Addr) {
 }
 
 // routed returns the addresses that the node routes to an interface. A bridge finds its ports itself. A process
-// in a pod can give its interface any address, but cannot change the routes of the node.
+// in a pod can give its interface any address, but cannot change the routes of the node. The only route to a pod may be in
+// a table that the node uses for packets of other interfaces.
 func (r *reader) routed(e HostEnd) (all []netip.Addr) {
 	if e.Bridge != 0 {
 		return e.Addresses
 	}
 	for _, ip := range e.Addresses {
 		routes, err := r.host.RouteGet(net.IP(ip.AsSlice()))
-		if err == nil && slices.ContainsFunc(routes, func(t netlink.Route) bool { return t.LinkIndex == e.Index }) {
+		if err == nil && slices.ContainsFunc(routes, func(t netlink.Route) bool { return t.LinkIndex == e.Index }) || slices.Contains(r.routesTo(ip), e.Index) {
 			all = append(all, ip)
 		}
 	}
 	return all
+}
+
+// routesTo returns the interfaces of the routes to an address alone. Without an answer of the kernel there are none, so that the
+// pod is reported.
+func (r *reader) routesTo(ip netip.Addr) []int {
+	if r.own != nil {
+		return r.own[ip]
+	}
+	r.own = make(map[netip.Addr][]int)
+	routes, err := link.Whole(func() ([]netlink.Route, error) {
+		return r.host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil
+	}
+	for _, t := range routes {
+		if t.Dst == nil || t.Type != unix.RTN_UNICAST {
+			continue
+		}
+		if to, ok := netip.AddrFromSlice(t.Dst.IP); ok {
+			if ones, bits := t.Dst.Mask.Size(); ones == bits {
+				r.own[to.Unmap()] = append(r.own[to.Unmap()], t.LinkIndex)
+			}
+		}
+	}
+	return r.own[ip]
 }
 
 // Handle names an interface. Indexes are not reused before the node restarts, so the handle contains its boot ID.

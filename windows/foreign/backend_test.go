@@ -179,6 +179,30 @@ func (n *node) unpoliced(pod dataplane.EndpointSpec) {
 	}
 }
 
+// TestFurtherAddresses checks that policy holds for all addresses of an HNS endpoint, also for those that are not the pod's in
+// the API.
+func TestFurtherAddresses(t *testing.T) {
+	n := newNode(t, hns.L2Bridge)
+	s := spec("web", "10.1.0.5", n.fake.AddNamespace())
+	further := spec("web", "10.1.0.6", s.NetNS)
+	e, err := n.fake.CreateEndpoint(ctx, hns.Endpoint{Name: "web", HostComputeNetwork: n.network, Policies: theirs(), SchemaVersion: hns.Schema2,
+		IPConfigurations: []hns.IPConfig{{IPAddress: "10.1.0.6", PrefixLength: 16}, {IPAddress: "10.1.0.5", PrefixLength: 16}}})
+	if err == nil {
+		err = n.fake.AttachEndpoint(ctx, s.NetNS, e.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.add(s)
+	n.want(s, "")
+	n.want(further, "")
+	if got := n.apply(state(s)); len(got) > 0 {
+		t.Errorf("unsupported %v", got)
+	}
+	n.want(s, "in out")
+	n.want(further, "in out")
+}
+
 // TestPolicyBesideOtherPolicies checks the life of a chained pod: denied, under policy, closed. The policies of the other
 // plugin stay, and removal leaves exactly those. HNS may replace by Update all policies or those of a type.
 func TestPolicyBesideOtherPolicies(t *testing.T) {
