@@ -162,6 +162,9 @@ func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list [
 		list = append(list, made)
 		host = &made
 	}
+	if err := b.checkHostEndpoint(host); err != nil {
+		return nil, err
+	}
 	if b.host == host.ID {
 		return list, nil
 	}
@@ -172,6 +175,19 @@ func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list [
 	}
 	b.host = host.ID
 	return list, nil
+}
+
+// checkHostEndpoint returns an error if the host's endpoint has other addresses than pods use as next hop: another component
+// has made it. An HNS that lists none is believed.
+func (b *Backend) checkHostEndpoint(host *hns.Endpoint) error {
+	have := addressTexts(host)
+	for _, p := range b.config.PodCIDRs {
+		if want := hostAddress(p).String(); len(have) > 0 && !slices.Contains(have, want) {
+			return fmt.Errorf("endpoint %q of the host on hns network %q has the addresses %s, want %s, the next hop of pods: drain the node and delete the endpoint (Remove-HnsEndpoint)",
+				host.Name, b.config.Network, strings.Join(have, " "), want)
+		}
+	}
+	return nil
 }
 
 // waitForTunnel waits until a new overlay network has its tunnel address. HNS finds it after binding the
