@@ -3,11 +3,34 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 )
+
+// TestHybridOverlayFlag checks which other flags the flag needs.
+func TestHybridOverlayFlag(t *testing.T) {
+	for _, c := range []struct{ os, flags, want string }{
+		{"linux", "--vni=4097", ""}, {"linux", "--vni=4097 --fabric=vxlan --vxlan-port=9898", ""}, {"windows", "--vni=4097 --hns-mode=overlay", ""},
+		{"linux", "", "set it on the agents of all nodes"}, {"linux", "--vni=4097 --fabric=routes", "it needs tunnels"},
+		{"linux", "--vni=4097 --hybrid-overlay=fd00::/8", "give an IPv4 range"}, {"linux", "--vni=4097 --hybrid-overlay=10.0.0.1/8", "without host bits"},
+		{"linux", "--mode=policy", "--hybrid-overlay has no meaning with --mode=policy"},
+		{"windows", "--vni=4097", "use --hns-mode=overlay"}, {"windows", "--vni=4097 --hns-mode=overlay --vxlan-port=9898", "Windows supports only 4789"},
+	} {
+		o := &options{}
+		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		o.register(f)
+		if err := f.Parse(append(strings.Fields(c.flags), "--node-name=n", "--hybrid-overlay=10.128.0.0/14")); err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprint(o.check(f, c.os))
+		if c.want == "" && strings.Contains(text, "hybrid") || !strings.Contains(text, c.want) {
+			t.Errorf("%s with %s: %q, want %q", c.os, c.flags, text, c.want)
+		}
+	}
+}
 
 // TestFabricOfWindows checks that modes that a kind of HNS network does not support are refused,
 // with the remedy.

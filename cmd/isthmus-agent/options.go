@@ -59,6 +59,7 @@ type options struct {
 	uplink     string        // Linux
 	fabric     fabric.Config // Linux; of Windows the mode, the VNI and the port
 	fabricMode string
+	hybrid     []string
 	forwarding string         // Linux
 	fromNode   string         // Linux
 	exceptions []string       // Linux
@@ -82,10 +83,10 @@ type options struct {
 	windowsService bool          // Windows
 
 	// The ranges and addresses of list flags, parsed by check.
-	prefixes, cluster, services, hostRoutes []netip.Prefix
-	exempt                                  []netip.Addr
-	reserved                                []agent.PortRange
-	pool                                    pool.Size
+	prefixes, cluster, services, hostRoutes, overlay []netip.Prefix
+	exempt                                           []netip.Addr
+	reserved                                         []agent.PortRange
+	pool                                             pool.Size
 }
 
 // The values of --mode.
@@ -121,7 +122,7 @@ const (
 
 // fullOnly are the flags that have no meaning with --mode=policy.
 var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni",
-	"vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink", "hns-network", "hns-mode", "hns-sets", "hns-parallel", "rule-counters", "endpoint-pool",
+	"vxlan-port", "hybrid-overlay", "masquerade", "masquerade-exception", "mtu", "uplink", "hns-network", "hns-mode", "hns-sets", "hns-parallel", "rule-counters", "endpoint-pool",
 	"cluster-cidr", "service-cidr", "keep-route"}
 
 // reportNone is the value of --report that excludes others; reports are the other values.
@@ -175,6 +176,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.fromNode, "host-ports-from-node", "all", "Linux: the node's own connections to host ports that are forwarded to pods: all, loopback (those to 127.0.0.0/8), or none")
 	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows supports 4096 to 65535")
 	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows supports only 4789")
+	f.StringArrayVar(&o.hybrid, "hybrid-overlay", nil, "IPv4 range of the pods of OVN-Kubernetes nodes, which its hybrid overlay connects with this node; needs --vni=4097 and --fabric auto or vxlan, and on Windows --hns-mode=overlay (repeatable)")
 	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "masquerade pod traffic that leaves the cluster")
 	f.StringArrayVar(&o.exceptions, "masquerade-exception", nil, "Linux: range outside the cluster to which pod traffic is not masqueraded (repeatable)")
 	f.IntVar(&o.fabric.MTU, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 derives it from the uplink and tunnels")
@@ -309,9 +311,7 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 		wrong("--audit-interval %s: give 0 or more", o.audit)
 	}
 	errs = append(errs, o.readAddresses(), o.checkHNS())
-	if err := o.fabric.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, o.fabric.Validate(), o.fabric.ValidateHybrid(o.overlay))
 	if goos == "windows" {
 		errs = append(errs, o.checkWindowsFabric())
 	}
@@ -362,7 +362,7 @@ func (o *options) readAddresses() error {
 		parsed *[]netip.Prefix
 	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster},
 		{"service-cidr", o.serviceCIDRs, &o.services}, {"keep-route", o.keepRoutes, &o.hostRoutes},
-		{"masquerade-exception", o.exceptions, &o.fabric.Exceptions}} {
+		{"masquerade-exception", o.exceptions, &o.fabric.Exceptions}, {"hybrid-overlay", o.hybrid, &o.overlay}} {
 		for _, s := range list.texts {
 			p, err := netip.ParsePrefix(s)
 			if err != nil || p != p.Masked() {
@@ -379,6 +379,8 @@ func (o *options) readAddresses() error {
 func (o *options) checkWindowsFabric() error {
 	overlay := o.hnsMode == "overlay"
 	switch {
+	case !overlay && len(o.hybrid) > 0:
+		return errors.New("--hybrid-overlay: l2bridge networks have no tunnels: use --hns-mode=overlay, or remove the flag")
 	case overlay && o.fabric.Mode != fabric.Auto && o.fabric.Mode != fabric.VXLAN:
 		return fmt.Errorf("--fabric %s: overlay networks of HNS are tunnels: give auto or vxlan, or use --hns-mode=l2bridge", o.fabric.Mode)
 	case overlay:

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
@@ -24,9 +25,27 @@ import (
 type writers struct {
 	reporter  *writeback.Reporter
 	announcer *writeback.Announcer
+	hybrid    *fabric.Hybrid // never nil; it adds to what the announcer writes
+}
+
+// hybridSource is a source whose snapshots have nodes of OVN-Kubernetes as foreign ones.
+type hybridSource struct {
+	kube.Source
+	hybrid *fabric.Hybrid
+}
+
+// Run implements kube.Source.
+func (s hybridSource) Run(ctx context.Context, publish func(*model.Snapshot)) error {
+	return s.Source.Run(ctx, func(c *model.Snapshot) { publish(s.hybrid.Snapshot(c)) })
+}
+
+// Problems implements kube.Source.
+func (s hybridSource) Problems() []string {
+	return slices.Sorted(slices.Values(slices.Concat(s.Source.Problems(), s.hybrid.Problems())))
 }
 
 func (w writers) configure(cfg *agent.Config) {
+	cfg.Publish = w.hybrid.Publish
 	if w.reporter != nil {
 		cfg.Report = w.reporter.Set
 		cfg.Collectors = append(cfg.Collectors, prometheus.Collector(w.reporter))
@@ -47,9 +66,16 @@ func (w writers) services() (all []service) {
 	return all
 }
 
-// newSource returns the source of snapshots and the writers to it. It adds the addresses of the API server
-// to the exempt ones: no deny list may block them.
+// newSource returns the source of snapshots and the writers to it.
 func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, writers, error) {
+	source, w, err := openSource(ctx, o, log)
+	w.hybrid = fabric.NewHybrid(o.nodeName, o.overlay)
+	return hybridSource{source, w.hybrid}, w, err
+}
+
+// openSource opens the directory of manifests or the API server. It adds the addresses of the API server
+// to the exempt ones: no deny list may block them.
+func openSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, writers, error) {
 	if o.manifests != "" {
 		source, err := manifests.NewDirectory(manifests.DefaultDirectoryConfig(o.manifests), log)
 		return source, writers{}, err

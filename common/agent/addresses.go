@@ -106,7 +106,7 @@ func overlaps(s *model.Snapshot, self string, ranges []netip.Prefix) []string {
 	}
 	var all []string
 	for _, n := range s.Nodes.All() {
-		if n.Name == self {
+		if n.Name == self || n.Foreign { // an annotation of another node must not stop this one; the fabric reports it
 			continue
 		}
 		for _, theirs := range n.PodCIDRs {

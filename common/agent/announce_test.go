@@ -117,3 +117,64 @@ func TestAnnounce(t *testing.T) {
 		r.end()
 	})
 }
+
+// TestPublish checks that the agent publishes what the configuration adds, and warns of what cannot be published.
+func TestPublish(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		path := &announcing{says: model.NodeInfo{Fabric: "vxlan"}}
+		r.change = func(c *agent.Config) {
+			c.Open = func(context.Context, model.Node) (dataplane.Backend, error) {
+				r.fake.Reopen()
+				path.Fake = r.fake
+				return path, nil
+			}
+			c.Announce = path.ask
+			c.Publish = func(n *model.Node, ranges []netip.Prefix, info model.NodeInfo) (model.NodeInfo, string) {
+				if n.Overlay.Subnets != "" {
+					return info, "it is a node of OVN"
+				}
+				info.Overlay = model.Overlay{Subnet: ranges[0].String(), MAC: n.Name}
+				return info, ""
+			}
+		}
+		publish := func(overlay model.Overlay) []model.NodeInfo {
+			own := node("node1", "10.0.1.0/24")
+			own.NodeInfo = model.NodeInfo{Fabric: "vxlan", Overlay: overlay}
+			r.agent.Publish(cluster{nodes: []*model.Node{own}}.snapshot())
+			path.taken()
+			time.Sleep(3 * time.Second)
+			return path.taken()
+		}
+		r.start()
+		want := model.Overlay{Subnet: "10.0.1.0/24", MAC: "node1"}
+		for _, has := range []model.Overlay{{}, {Subnet: "10.0.1.0/24"}, {MAC: "node1"}} {
+			if asked := publish(has); len(asked) == 0 || asked[0] != (model.NodeInfo{Fabric: "vxlan", Overlay: want}) || r.problems() != "1" {
+				t.Errorf("with %+v the agent writes %+v, problems %s", has, asked, r.problems())
+			}
+		}
+		if asked := publish(want); len(asked) > 0 || r.problems() != "0" {
+			t.Errorf("the agent writes %+v again, problems %s", asked, r.problems())
+		}
+		if asked := publish(model.Overlay{Subnets: "x"}); len(asked) > 0 || r.problems() != "1" {
+			t.Errorf("the agent writes %+v for a node of OVN, problems %s", asked, r.problems())
+		}
+		r.end()
+	})
+}
+
+// TestForeignRange checks that the range of a foreign node does not stop additions of pods; that of another node does.
+func TestForeignRange(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		for _, foreign := range []bool{true, false} {
+			other := node("node2", "10.0.1.0/25")
+			other.Foreign = foreign
+			r.agent.Publish(cluster{nodes: []*model.Node{node("node1", "10.0.1.0/24"), other}}.snapshot())
+			time.Sleep(3 * time.Second)
+			if want := map[bool]string{true: "0", false: "1"}[foreign]; r.problems() != want {
+				t.Errorf("foreign %t: %s problems, want %s", foreign, r.problems(), want)
+			}
+		}
+		r.end()
+	})
+}

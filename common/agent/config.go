@@ -91,6 +91,9 @@ type Config struct {
 	// Announce, if set, writes the data that other nodes need about this one to its Node object. The loop's
 	// goroutine calls it often while the Node object lacks that data, so it must not block.
 	Announce func(model.NodeInfo)
+	// Publish, if set, adds to what the data path publishes about this node, for its Node object and pod ranges. It
+	// returns a warning, or "". It must not block.
+	Publish func(*model.Node, []netip.Prefix, model.NodeInfo) (model.NodeInfo, string)
 	// Collectors are additional metrics that the agent serves with its own.
 	Collectors []prometheus.Collector
 	// Step, if set, is called on the loop's goroutine before each step with an external effect. The

@@ -191,9 +191,9 @@ func (a *Agent) Status(context.Context, *cniframe.StatusRequest) (err error) {
 	return refuse(CodeNotAvailable, remedy, "%s", v.unable)
 }
 
-// announce requests that the Node object carries the data that other nodes need. It returns a warning while
-// data is missing there.
-func (l *loop) announce() []string {
+// announce requests that the Node object carries the data that other nodes need. It returns warnings while
+// data is missing there, or cannot be published.
+func (l *loop) announce() (warnings []string) {
 	a, ok := l.backend.(dataplane.Announcer)
 	if !ok || l.snapshot == nil {
 		return nil
@@ -203,14 +203,20 @@ func (l *loop) announce() []string {
 		return nil
 	}
 	info := a.NodeInfo()
+	if l.cfg.Publish != nil {
+		var problem string
+		if info, problem = l.cfg.Publish(node, l.node().PodCIDRs, info); problem != "" {
+			warnings = append(warnings, "warning: "+problem)
+		}
+	}
 	missing := info.Missing(node)
 	if missing == (model.NodeInfo{}) {
-		return nil
+		return warnings
 	}
 	remedy := "add the annotation"
 	if l.cfg.Announce != nil {
 		l.cfg.Announce(info)
 		remedy = "the agent writes it; if this warning persists, see the agent's log"
 	}
-	return []string{fmt.Sprintf("warning: pods of node %s are unreachable from other nodes until its Node object has %s: %s", l.cfg.NodeName, missing.Text(), remedy)}
+	return append(warnings, fmt.Sprintf("warning: pods of node %s are unreachable from other nodes until its Node object has %s: %s", l.cfg.NodeName, missing.Text(), remedy))
 }

@@ -12,7 +12,7 @@ import (
 
 // macs finds the owner of each tunnel MAC. A node writes its own annotation. It must not attract another
 // node's traffic by publishing that node's MAC. A MAC that is derived from the name of a Linux node belongs
-// to that node. A MAC that two nodes publish belongs to neither.
+// to that node. A MAC that two nodes publish belongs to neither, except to one of Isthmus if the other is foreign.
 func (p *planner) macs() {
 	p.owners = map[model.MAC]string{VTEP(p.self.Name): p.self.Name}
 	for _, peer := range p.peers {
@@ -20,10 +20,10 @@ func (p *planner) macs() {
 			p.owners[VTEP(peer.Node)] = peer.Node
 		}
 	}
-	p.announced = make(map[model.MAC][]string)
+	p.announced = make(map[model.MAC][]model.Route)
 	for _, peer := range p.peers {
 		if peer.VTEP != (model.MAC{}) {
-			p.announced[peer.VTEP] = append(p.announced[peer.VTEP], peer.Node)
+			p.announced[peer.VTEP] = append(p.announced[peer.VTEP], peer)
 		}
 	}
 }
@@ -36,8 +36,8 @@ func (p *planner) disputed(peer model.Route) string {
 		return fmt.Sprintf("it belongs to node %s", owner)
 	}
 	for _, other := range p.announced[peer.VTEP] {
-		if other != peer.Node {
-			return fmt.Sprintf("node %s publishes it, too", other)
+		if other.Node != peer.Node && (peer.Foreign || !other.Foreign) {
+			return fmt.Sprintf("node %s publishes it, too", other.Node)
 		}
 	}
 	return ""

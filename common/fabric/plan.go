@@ -130,7 +130,7 @@ type planner struct {
 	hidden map[string]bool
 	// owners maps the MACs derived from names to nodes, announced those from annotations.
 	owners    map[model.MAC]string
-	announced map[model.MAC][]string
+	announced map[model.MAC][]model.Route
 	// addresses maps the addresses of nodes to them, published those from annotations.
 	addresses map[netip.Addr]string
 	published map[netip.Addr][]string
@@ -244,7 +244,7 @@ func (p *planner) sender(peer model.Route, ranges []netip.Prefix) {
 		if a.Is6() == p.outer6 {
 			s.Underlay = append(s.Underlay, a)
 		}
-		if peer.OS != model.Windows { // its host is not in the overlay
+		if !hostOutside(peer) {
 			s.Sources = append(s.Sources, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
@@ -296,18 +296,26 @@ func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 		}
 		mac = VTEP(peer.Node)
 	} else if why := p.disputed(peer); why != "" {
-		p.problem("pod range %s of node %s cannot be reached: the node has the annotation isthmus.dev/vtep-mac %s, and %s: correct the annotation; if no administrator set it, the credentials of the node's agent may be stolen",
-			h.Prefix, peer.Node, mac, why)
+		annotation := "isthmus.dev/vtep-mac"
+		if peer.Foreign {
+			annotation = model.AnnotationOverlayMAC
+		}
+		p.problem("pod range %s of node %s cannot be reached: the node has the annotation %s %s, and %s: correct the annotation; if no administrator set it, the credentials of the node's agent may be stolen",
+			h.Prefix, peer.Node, annotation, mac, why)
 		return false
 	}
 	h.Via, h.Underlay, h.VTEP = VXLAN, outer, mac
 	return true
 }
 
-// returns plans the routes of pods to the addresses of a node across a tunnel. The host of a Windows node
-// is not in its overlay, so pod traffic to it is masqueraded.
+// hostOutside reports whether the host of a node is not in its overlay. Hosts of OVN-Kubernetes send from an
+// address of their pod range.
+func hostOutside(peer model.Route) bool { return peer.OS == model.Windows || peer.Foreign }
+
+// returns plans the routes of pods to the addresses of a node across a tunnel. Pod traffic to a host outside of
+// the overlay is masqueraded.
 func (p *planner) returns(peer model.Route) {
-	if peer.OS == model.Windows {
+	if hostOutside(peer) {
 		p.hidden[peer.Node] = true
 		return
 	}

@@ -42,6 +42,7 @@ type golden struct {
 		Fabric    string
 		VTEP      string
 		Tunnel    netip.Addr
+		Foreign   bool
 	}
 }
 
@@ -60,7 +61,7 @@ func (g golden) input(t *testing.T) (Config, Self, []model.Route) {
 	}
 	var peers []model.Route
 	for _, p := range g.Peers {
-		r := model.Route{Node: p.Node, OS: p.OS, Addresses: p.Addresses, PodCIDRs: p.PodCIDRs, NodeInfo: model.NodeInfo{Fabric: p.Fabric, Tunnel: p.Tunnel}}
+		r := model.Route{Node: p.Node, OS: p.OS, Addresses: p.Addresses, PodCIDRs: p.PodCIDRs, Foreign: p.Foreign, NodeInfo: model.NodeInfo{Fabric: p.Fabric, Tunnel: p.Tunnel}}
 		if r.OS == "" {
 			r.OS = model.Linux
 		}
@@ -164,7 +165,7 @@ func checkPlan(t *testing.T, self Self, peers []model.Route, p *Plan) {
 		}
 		for _, peer := range peers {
 			for _, a := range peer.Addresses {
-				if peer.OS != model.Windows && !kept(a) {
+				if peer.OS != model.Windows && !peer.Foreign && !kept(a) {
 					t.Errorf("%s of node %s is masqueraded", a, peer.Node)
 				}
 			}
@@ -266,6 +267,9 @@ func FuzzMake(f *testing.F) {
 		var peers []model.Route
 		for i := range r.IntN(6) {
 			p := model.Route{Node: string(rune('a' + i)), OS: model.Linux, PodCIDRs: prefixes(3), NodeInfo: model.NodeInfo{Fabric: []string{"", "auto", "routes", "vxlan", "none", "?"}[r.IntN(6)]}}
+			if p.Foreign = r.IntN(4) == 0; p.Foreign {
+				p.Fabric, p.VTEP = "vxlan", VTEP([]string{"a", "b", "x"}[r.IntN(3)])
+			}
 			for range r.IntN(3) {
 				p.Addresses = append(p.Addresses, addr())
 			}

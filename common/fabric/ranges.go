@@ -14,11 +14,13 @@ import (
 type claim struct {
 	prefix netip.Prefix
 	node   string
-	clash  bool
+	// foreign claims are annotations, others are the spec of Nodes.
+	foreign bool
+	clash   bool
 }
 
 // ranges returns the usable pod ranges by node. Overlapping ranges are not used, because the owner of a
-// packet would be ambiguous. A range that contains the address of a node is not used either: it would cut
+// packet would be ambiguous. The range of a foreign node never displaces one of Isthmus. A range that contains the address of a node is not used either: it would cut
 // off that node.
 func (p *planner) ranges() map[string][]netip.Prefix {
 	var claims []claim
@@ -27,7 +29,7 @@ func (p *planner) ranges() map[string][]netip.Prefix {
 	}
 	for _, peer := range p.peers {
 		for _, c := range peer.PodCIDRs {
-			claims = append(claims, claim{prefix: c, node: peer.Node})
+			claims = append(claims, claim{prefix: c, node: peer.Node, foreign: peer.Foreign})
 		}
 	}
 	slices.SortFunc(claims, func(a, b claim) int {
@@ -57,12 +59,24 @@ func (p *planner) overlaps(claims []claim) {
 		for len(open) > 0 && !claims[open[len(open)-1]].prefix.Contains(c.prefix.Addr()) {
 			open = open[:len(open)-1]
 		}
-		for _, o := range open {
-			claims[o].clash, c.clash = true, true
-		}
-		if n := len(open); n > 0 {
-			outer := claims[open[n-1]]
-			p.problem("pod range %s of node %s and %s of node %s overlap: neither is reachable until the nodes have disjoint ranges", outer.prefix, outer.node, c.prefix, c.node)
+		var equals, mixed bool // whether such an overlap was reported: the innermost one is enough
+		for _, o := range slices.Backward(open) {
+			outer := &claims[o]
+			outer.clash = outer.clash || outer.foreign || !c.foreign
+			c.clash = c.clash || c.foreign || !outer.foreign
+			switch {
+			case outer.foreign != c.foreign && !mixed:
+				mixed = true
+				thief, owner := outer, c
+				if c.foreign {
+					thief, owner = c, outer
+				}
+				p.problem("pod range %s of foreign node %s overlaps %s of node %s: it is not used until OVN-Kubernetes gives the node another range; if no administrator set its annotation, credentials of the node may be stolen",
+					thief.prefix, thief.node, owner.prefix, owner.node)
+			case outer.foreign == c.foreign && !equals:
+				equals = true
+				p.problem("pod range %s of node %s and %s of node %s overlap: neither is reachable until the nodes have disjoint ranges", outer.prefix, outer.node, c.prefix, c.node)
+			}
 		}
 		open = append(open, i)
 	}

@@ -25,4 +25,6 @@ type Route struct {
 	PodCIDRs  []netip.Prefix
 	// NodeInfo is what the node publishes in annotations.
 	NodeInfo
+	// Foreign is that of the Node.
+	Foreign bool
 }

@@ -111,7 +111,16 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 	// NodeInfo is from annotations of the Node object.
 	NodeInfo
+	// Foreign is true if OVN-Kubernetes connects the node's pods, not Isthmus.
+	Foreign bool
 }
+
+// Annotations of the hybrid overlay of OVN-Kubernetes on Node objects (as of 2026-11).
+const (
+	AnnotationOverlaySubnets = "k8s.ovn.org/node-subnets"
+	AnnotationOverlaySubnet  = "k8s.ovn.org/hybrid-overlay-node-subnet"
+	AnnotationOverlayMAC     = "k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac"
+)
 
 // NodeInfo is what the agent of a node publishes in annotations, so that other nodes can reach its pods. A
 // zero field is not published.
@@ -123,6 +132,18 @@ type NodeInfo struct {
 	// Tunnel is the address of the node's tunnel endpoint, if it is not the first of its family in the
 	// node's addresses (isthmus.dev/vtep-address).
 	Tunnel netip.Addr
+	// Overlay is read and written for OVN-Kubernetes only.
+	Overlay Overlay
+}
+
+// Overlay holds annotations of the hybrid overlay of OVN-Kubernetes, as written.
+type Overlay struct {
+	// Subnets is JSON with the pod ranges of a node of OVN (k8s.ovn.org/node-subnets).
+	Subnets string
+	// Subnet is the pod range of another node (k8s.ovn.org/hybrid-overlay-node-subnet).
+	Subnet string
+	// MAC is that of the tunnel endpoint (k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac).
+	MAC string
 }
 
 // Text returns the published fields as annotations, separated by spaces.
@@ -136,6 +157,12 @@ func (a NodeInfo) Text() string {
 	}
 	if a.Tunnel.IsValid() {
 		words = append(words, "isthmus.dev/vtep-address="+a.Tunnel.String())
+	}
+	if a.Overlay.Subnet != "" {
+		words = append(words, AnnotationOverlaySubnet+"="+a.Overlay.Subnet)
+	}
+	if a.Overlay.MAC != "" {
+		words = append(words, AnnotationOverlayMAC+"="+a.Overlay.MAC)
 	}
 	return strings.Join(words, " ")
 }
@@ -154,6 +181,12 @@ func (a NodeInfo) Missing(n *Node) NodeInfo {
 	}
 	if a.Tunnel == said {
 		a.Tunnel = netip.Addr{}
+	}
+	if a.Overlay.Subnet == n.Overlay.Subnet {
+		a.Overlay.Subnet = ""
+	}
+	if a.Overlay.MAC == n.Overlay.MAC {
+		a.Overlay.MAC = ""
 	}
 	return a
 }

@@ -369,6 +369,39 @@ func TestStolenTokenWithoutAnnouncements(t *testing.T) {
 	c.check(t, []attempt{a, {"its condition", "PATCH", node1Status, ssa, condition("n1", "isthmus.dev/PolicyEnforced", "True"), ""}})
 }
 
+// TestStolenTokenWithHybridOverlay checks that an agent publishes no range of another node for OVN-Kubernetes.
+func TestStolenTokenWithHybridOverlay(t *testing.T) {
+	s := running(t)
+	policies := shipped(t, "isthmus.yaml")
+	if strings.Count(policies, "'isthmus.dev/vtep-address']") < 2 {
+		t.Fatal("the manifest does not allow annotations")
+	}
+	guard(t, s, strings.ReplaceAll(policies, "'isthmus.dev/vtep-address']",
+		"'isthmus.dev/vtep-address', 'k8s.ovn.org/hybrid-overlay-node-subnet', 'k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac']"))
+	token, err := s.BoundToken(t.Context(), "isthmus-system", "isthmus-agent", "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotation := func(what, name, value, refusal string) attempt {
+		return attempt{what, "PATCH", node1Status, merge, fmt.Sprintf(`{"metadata":{"annotations":{"k8s.ovn.org/%s":%s}}}`, name, value), refusal}
+	}
+	const subnet, notIts = "hybrid-overlay-node-subnet", "to a range of spec.podCIDRs of its Node only"
+	c := s.caller(t, token)
+	c.awaitRefusal(t, annotation("everything", subnet, `"0.0.0.0/0"`, notIts))
+	c.check(t, []attempt{
+		annotation("another's range", subnet, `"10.244.2.0/24"`, notIts),
+		annotation("more than its range", subnet, `"10.244.0.0/22"`, notIts),
+		annotation("the address of a service", subnet, `"10.96.0.1/32"`, notIts),
+		annotation("no range", subnet, `""`, notIts),
+		annotation("its range", subnet, `"10.244.1.0/24"`, ""),
+		annotation("another's range instead", subnet, `"10.244.2.0/24"`, notIts),
+		annotation("its MAC, beside the range", "hybrid-overlay-distributed-router-gateway-mac", `"02:00:00:00:00:01"`, ""),
+		annotation("no range any more", subnet, "null", ""),
+		annotation("the ranges of a node of OVN", "node-subnets", `"{\"default\":[\"10.244.2.0/24\"]}"`, noAnnotation),
+		{"another's range for OVN", "PATCH", node2Status, merge, `{"metadata":{"annotations":{"k8s.ovn.org/hybrid-overlay-node-subnet":"10.244.2.0/24"}}}`, ofAnother},
+	})
+}
+
 // TestStolenTokenOfTheController checks the same for the token of the controller.
 func TestStolenTokenOfTheController(t *testing.T) {
 	s := running(t)

@@ -16,8 +16,8 @@ import (
 func Known(f model.FabricState) bool { return len(f.PodCIDRs)+len(f.NodeAddresses)+len(f.Routes) > 0 }
 
 // Exceptions returns the ranges of the cluster: pods of all nodes, services, and nodes that see the own
-// addresses of pods. In an overlay these are the Linux nodes only, because hosts of Windows nodes are not in
-// it. own are the pod ranges of this node. The result is sorted and minimal: adjacent ranges are one.
+// addresses of pods. In an overlay these are the Linux nodes of Isthmus only, because hosts of other nodes
+// are not in it. own are the pod ranges of this node. The result is sorted and minimal: adjacent ranges are one.
 func Exceptions(f model.FabricState, own, services []netip.Prefix, overlay bool) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	add := func(all []netip.Prefix) {
@@ -35,7 +35,7 @@ func Exceptions(f model.FabricState, own, services []netip.Prefix, overlay bool)
 	}
 	for _, r := range f.Routes {
 		add(r.PodCIDRs)
-		if overlay && r.OS == model.Windows {
+		if overlay && (r.OS == model.Windows || r.Foreign) {
 			continue
 		}
 		for _, a := range r.Addresses {

@@ -32,16 +32,17 @@ var (
 	routes = []model.Route{
 		{Node: "linux", OS: model.Linux, Addresses: addresses("192.168.0.2", "fd00:ffff::2"), PodCIDRs: prefixes("10.0.0.0/24", "fd00::/64")},
 		{Node: "win2", OS: model.Windows, Addresses: addresses("192.168.0.3"), PodCIDRs: prefixes("10.0.2.0/23")},
+		{Node: "ovn", OS: model.Linux, Foreign: true, Addresses: addresses("192.168.0.4"), PodCIDRs: prefixes("10.128.2.0/23")},
 	}
 	state = model.FabricState{PodCIDRs: own, NodeAddresses: addresses("192.168.0.1"), Routes: routes}
 )
 
 // TestExceptions checks that exceptions are the ranges of the cluster, joined where they are
-// adjacent. They do not include hosts of Windows nodes on an overlay.
+// adjacent. They do not include hosts of Windows and foreign nodes on an overlay.
 func TestExceptions(t *testing.T) {
 	for overlay, want := range map[bool]string{
-		false: "[10.0.0.0/22 10.96.0.0/12 192.168.0.1/32 192.168.0.2/31 fd00::/64 fd00:1::/64 fd00:ffff::2/128]",
-		true:  "[10.0.0.0/22 10.96.0.0/12 192.168.0.2/32 fd00::/64 fd00:1::/64 fd00:ffff::2/128]",
+		false: "[10.0.0.0/22 10.96.0.0/12 10.128.2.0/23 192.168.0.1/32 192.168.0.2/31 192.168.0.4/32 fd00::/64 fd00:1::/64 fd00:ffff::2/128]",
+		true:  "[10.0.0.0/22 10.96.0.0/12 10.128.2.0/23 192.168.0.2/32 fd00::/64 fd00:1::/64 fd00:ffff::2/128]",
 	} {
 		if got := fmt.Sprint(outbound.Exceptions(state, own, prefixes("10.96.0.0/12"), overlay)); got != want {
 			t.Errorf("overlay %t: %s, want %s", overlay, got, want)

@@ -11,7 +11,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Annotations of Node objects with the NodeInfo of their nodes. The fabric's plan validates the mode.
+// Annotations of Node objects with the NodeInfo of their nodes. Package fabric validates the mode, and the
+// annotations of OVN-Kubernetes if they are used.
 const (
 	annotationFabric = "isthmus.dev/fabric"
 	annotationVTEP   = "isthmus.dev/vtep-mac"
@@ -23,6 +24,8 @@ func readFabric(m metav1.Object, node *model.Node) (errs field.ErrorList) {
 	path := field.NewPath("metadata", "annotations")
 	annotations := m.GetAnnotations()
 	node.Fabric = intern(annotations[annotationFabric])
+	node.Overlay = model.Overlay{Subnets: intern(annotations[model.AnnotationOverlaySubnets]), Subnet: intern(annotations[model.AnnotationOverlaySubnet]),
+		MAC: intern(annotations[model.AnnotationOverlayMAC])}
 	if text, ok := annotations[annotationVTEP]; ok {
 		mac, err := model.ParseMAC(text)
 		if err != nil {
@@ -53,6 +56,12 @@ func AnnotationsOf(a model.NodeInfo) map[string]any {
 	}
 	if a.Tunnel.IsValid() {
 		all[annotationTunnel] = a.Tunnel.String()
+	}
+	if a.Overlay.Subnet != "" {
+		all[model.AnnotationOverlaySubnet] = a.Overlay.Subnet
+	}
+	if a.Overlay.MAC != "" {
+		all[model.AnnotationOverlayMAC] = a.Overlay.MAC
 	}
 	return all
 }

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -12,6 +13,19 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
+
+// TestNodeOverlay checks that annotations of OVN-Kubernetes are kept as written, and what is written of them.
+func TestNodeOverlay(t *testing.T) {
+	want := map[string]string{"k8s.ovn.org/node-subnets": `{"default":"x"}`, "k8s.ovn.org/hybrid-overlay-node-subnet": "y", "k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac": "z"}
+	n, errs := convertNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: want}}, Stored)
+	if len(errs) > 0 || n.Overlay != (model.Overlay{Subnets: `{"default":"x"}`, Subnet: "y", MAC: "z"}) {
+		t.Errorf("read %+v, %v", n, errs)
+	}
+	delete(want, "k8s.ovn.org/node-subnets") // OVN-Kubernetes alone writes it
+	if got := AnnotationsOf(n.NodeInfo); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("writes %v, want %v", got, want)
+	}
+}
 
 func TestNodeFabric(t *testing.T) {
 	node := func(vtep string) *corev1.Node {

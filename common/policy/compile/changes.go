@@ -91,7 +91,7 @@ func routes(s *model.Snapshot, self string) []model.Route {
 		if n.Name == self {
 			continue
 		}
-		r := model.Route{Node: n.Name, OS: n.OS, PodCIDRs: n.PodCIDRs, NodeInfo: n.NodeInfo}
+		r := model.Route{Node: n.Name, OS: n.OS, PodCIDRs: n.PodCIDRs, NodeInfo: n.NodeInfo, Foreign: n.Foreign}
 		for _, v6 := range []bool{false, true} {
 			if a, ok := n.Address(v6); ok {
 				r.Addresses = append(r.Addresses, a)

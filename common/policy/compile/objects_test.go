@@ -70,6 +70,7 @@ var nodeEdits = map[string][]func(*model.Node){
 		func(n *model.Node) { n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.2.128/25")} },
 	},
 	"NodeInfo": {func(n *model.Node) { n.NodeInfo.Fabric = "x" }},
+	"Foreign":  {func(n *model.Node) { n.Foreign = true }},
 }
 
 // TestObjectFieldsAreFollowed edits every field of every pod, node and namespace, one at a

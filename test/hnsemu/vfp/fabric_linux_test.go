@@ -35,6 +35,8 @@ type machine struct {
 	name     string
 	os       model.OS
 	number   byte // the number in its addresses
+	vni      uint32
+	ovn      bool // a node of OVN-Kubernetes
 	ns, pod  *netns.NS
 	backend  *windows.Backend
 	store    *hnstest.Fake
@@ -50,6 +52,9 @@ func (m *machine) podIP() netip.Addr { return netip.AddrFrom4([4]byte{10, 244, m
 
 // vtep is the tunnel endpoint that the node announces.
 func (m *machine) vtep() model.MAC {
+	if m.ovn {
+		return model.MAC{0x0a, 0x58, 10, 244, m.number, 3}
+	}
 	if m.os == model.Windows {
 		return model.MAC{0x00, 0x15, 0x5d, 0x7a, 0x11, m.number}
 	}
@@ -82,7 +87,7 @@ func (m *machine) tunnel(t *testing.T, peers []*machine) {
 	m.pod = m.ns
 	in(t, m.ns, func() error {
 		vtep := m.vtep()
-		device := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx", HardwareAddr: vtep[:], MTU: 1450}, VxlanId: 4096, Port: 4789, SrcAddr: m.underlay().AsSlice()}
+		device := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx", HardwareAddr: vtep[:], MTU: 1450}, VxlanId: int(m.vni), Port: 4789, SrcAddr: m.underlay().AsSlice()}
 		if err := errors.Join(netlink.LinkAdd(device), netns.Up("vx"), netns.AddAddresses("lo", netip.PrefixFrom(m.podIP(), 32))); err != nil {
 			return err
 		}
@@ -117,7 +122,7 @@ func (m *machine) windows(t *testing.T, v hns.Version) {
 			t.Error(err)
 		}
 	})
-	c := windows.Config{Mode: windows.Overlay, PodCIDRs: []netip.Prefix{m.cidr()}, NodeAddresses: []netip.Addr{m.underlay()}, NoOutboundNAT: true}
+	c := windows.Config{Mode: windows.Overlay, VNI: m.vni, PodCIDRs: []netip.Prefix{m.cidr()}, NodeAddresses: []netip.Addr{m.underlay()}, NoOutboundNAT: true}
 	var err error
 	if m.backend, err = windows.New(ctx, c, m.store, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
@@ -163,7 +168,11 @@ func snapshotOf(ring []*machine) *model.Snapshot {
 		return model.MakeSelector(model.Requirement{Key: "on", Operator: model.In, Values: []string{name}})
 	}
 	for i, m := range ring {
-		nodes = append(nodes, &model.Node{Name: m.name, OS: m.os, Addresses: []netip.Addr{m.underlay()}, PodCIDRs: []netip.Prefix{m.cidr()}, NodeInfo: model.NodeInfo{VTEP: m.vtep()}})
+		node := &model.Node{Name: m.name, OS: m.os, Addresses: []netip.Addr{m.underlay()}, PodCIDRs: []netip.Prefix{m.cidr()}, NodeInfo: model.NodeInfo{VTEP: m.vtep()}}
+		if m.ovn { // its annotations have all that is known
+			node.PodCIDRs, node.NodeInfo = nil, model.NodeInfo{Overlay: model.Overlay{Subnets: fmt.Sprintf(`{"default":[%q]}`, m.cidr()), MAC: m.vtep().String()}}
+		}
+		nodes = append(nodes, node)
 		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: m.name}, Node: m.name, IPs: []netip.Addr{m.podIP()},
 			Labels: model.MakeLabels(map[string]string{"on": m.name})})
 		if m.os != model.Windows {
@@ -190,7 +199,7 @@ func TestOverlayBetweenSystems(t *testing.T) {
 	in(t, segment, func() error {
 		return errors.Join(netns.Bridge("br"), netns.Up("br"))
 	})
-	ring := []*machine{{name: "lin", os: model.Linux, number: 11}, {name: "win1", os: model.Windows, number: 12}, {name: "win2", os: model.Windows, number: 13}}
+	ring := []*machine{{name: "lin", os: model.Linux, number: 11, vni: 4096}, {name: "win1", os: model.Windows, number: 12, vni: 4096}, {name: "win2", os: model.Windows, number: 13, vni: 4096}}
 	for _, m := range ring {
 		m.plug(t, segment)
 	}
@@ -240,6 +249,49 @@ func TestOverlayBetweenSystems(t *testing.T) {
 	}
 	large(t, ring[2], ring[1])
 	large(t, ring[0], ring[1])
+}
+
+// TestHybridOverlayToWindows connects a node of OVN-Kubernetes, with the kernel's VXLAN, and an emulated Windows node. Its
+// network has the VNI of the hybrid overlay: the switch drops others.
+func TestHybridOverlayToWindows(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+	segment := netns.ForTest(t)
+	in(t, segment, func() error { return errors.Join(netns.Bridge("br"), netns.Up("br")) })
+	ring := []*machine{{name: "ovn", os: model.Linux, number: 11, vni: fabric.HybridVNI, ovn: true}, {name: "win", os: model.Windows, number: 12, vni: fabric.HybridVNI}}
+	ovn, win := ring[0], ring[1]
+	for _, m := range ring {
+		m.plug(t, segment)
+	}
+	hybrid := fabric.NewHybrid(win.name, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
+	ovn.tunnel(t, ring[1:])
+	win.windows(t, hns.Profiles()[1])
+	win.enforce(t, hybrid.Snapshot(snapshotOf(ring)))
+	info, why := hybrid.Publish(&model.Node{Name: win.name, OS: win.os}, []netip.Prefix{win.cidr()}, win.backend.NodeInfo())
+	if want := (model.Overlay{Subnet: win.cidr().String(), MAC: win.vtep().String()}); info.Overlay != want || why != "" {
+		t.Errorf("the node publishes %+v, %s, want %+v", info.Overlay, why, want)
+	}
+	servers := traffic.ServersFor(t)
+	for _, m := range ring {
+		for _, port := range []uint16{80, 81} {
+			if err := servers.Echo(m.pod, netip.AddrPortFrom(m.podIP(), port), model.TCP, model.UDP); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+		for _, f := range []struct {
+			from, to *machine
+			port     uint16
+			pass     bool
+		}{{ovn, win, 80, true}, {ovn, win, 81, false}, {win, ovn, 80, true}, {win, ovn, 81, true}} {
+			err := traffic.Flow{NS: f.from.pod, From: f.from.podIP(), To: netip.AddrPortFrom(f.to.podIP(), f.port), Protocol: protocol}.Try(ctx, patience)
+			if (err == nil) != f.pass {
+				t.Errorf("%s to %s %s/%d: %v, want pass %t", f.from.name, f.to.name, protocol, f.port, err, f.pass)
+			}
+		}
+	}
 }
 
 // large sends many full packets in both directions.

@@ -125,7 +125,7 @@ headers: {{ quote . }}
 
 {{/* Whether agents write annotations of their Nodes. */}}
 {{- define "isthmus.announces" -}}
-{{- if or (eq .Values.agent.announce "always") (and (eq .Values.agent.announce "auto") .Values.windows.enabled) }}yes{{ end }}
+{{- if or (eq .Values.agent.announce "always") (and (eq .Values.agent.announce "auto") (or .Values.windows.enabled .Values.fabric.hybridOverlay)) }}yes{{ end }}
 {{- end }}
 
 {{/* A digest of the image for Linux alone would leave Windows nodes at a tag that can change. */}}
@@ -199,10 +199,23 @@ headers: {{ quote . }}
 {{- if .Values.controller.enabled }}
 {{- fail "controller.enabled: with mode policy the other network gives nodes their pod ranges: set controller.enabled=false" }}
 {{- end }}
-{{- if or .Values.agent.mtu .Values.agent.uplink .Values.agent.reservedHostPorts .Values.fabric.masqueradeExceptions }}
-{{- fail "agent.mtu, agent.uplink, agent.reservedHostPorts and fabric.masqueradeExceptions have no meaning with mode policy, where the other network makes the interfaces: remove them" }}
+{{- if or .Values.agent.mtu .Values.agent.uplink .Values.agent.reservedHostPorts .Values.fabric.masqueradeExceptions .Values.fabric.hybridOverlay }}
+{{- fail "agent.mtu, agent.uplink, agent.reservedHostPorts, fabric.masqueradeExceptions and fabric.hybridOverlay have no meaning with mode policy, where the other network makes the interfaces: remove them" }}
 {{- end }}
 - --mode={{ .Values.mode }}
+{{- end }}
+
+{{/* Flags of the hybrid overlay of OVN-Kubernetes. */}}
+{{- define "isthmus.hybrid" -}}
+{{- if and .Values.fabric.hybridOverlay (ne (int .Values.fabric.vni) 4097) }}
+{{- fail (printf "fabric.hybridOverlay with fabric.vni %d: OVN-Kubernetes uses 4097: set fabric.vni=4097" (int .Values.fabric.vni)) }}
+{{- end }}
+{{- if and .Values.fabric.hybridOverlay (not (has .Values.fabric.mode (list "auto" "vxlan"))) }}
+{{- fail (printf "fabric.hybridOverlay with fabric.mode %s: it needs tunnels: set fabric.mode to auto or vxlan" .Values.fabric.mode) }}
+{{- end }}
+{{- range .Values.fabric.hybridOverlay }}
+- --hybrid-overlay={{ . }}
+{{- end }}
 {{- end }}
 
 {{- define "isthmus.env" -}}
