@@ -248,7 +248,7 @@ func TestEventsAreLimited(t *testing.T) {
 // A flood of denied packets to one pod hides none of the other direction, and none of other pods. It causes events again
 // after a pause.
 func TestFloodHidesNoOtherEvents(t *testing.T) {
-	const pods = 40 // so many that some packets of a flood and of others are in one jiffy
+	const pods = 40                                     // so many that some packets of a flood and of others are in one jiffy
 	b := benchWith(t, loader.Events{Rate: 1, Burst: 5}) // slow machines reach the limit, too
 	as := func(slot uint32) {
 		b.pod.Slot, b.slot.Index = slot, slot

@@ -242,31 +242,19 @@ func (c resized) replace(dir string) error {
 // for it.
 func (d *DataPath) Memory() (map[string]uint64, error) {
 	taken := make(map[string]uint64)
-	for name, m := range d.all() {
+	for name, m := range d.maps() {
 		info, err := m.Info()
 		if err != nil {
 			return nil, fmt.Errorf("inspect map %s: %w", name, err)
 		}
-		bytes, known := info.Memlock() // 0, as of an empty trie, is not known either
+		bytes, known := info.Memlock()           // 0, as of an empty trie, is not known either
+		if !known && info.Type == ebpf.RingBuf { // before Linux 6.4
+			bytes, known = uint64(info.MaxEntries), true
+		}
 		if !known && info.Type != ebpf.LPMTrie {
 			return nil, fmt.Errorf("inspect map %s: the kernel does not report its memory", name)
 		}
 		taken[name] = bytes
 	}
 	return taken, nil
-}
-
-// all returns every map by name.
-func (d *DataPath) all() map[string]*ebpf.Map {
-	o := &d.objects
-	return map[string]*ebpf.Map{
-		"endpoints": o.Endpoints, "interfaces": o.Interfaces, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6,
-		"prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
-		"ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows, "tables": o.Tables, "conns4": o.Conns4, "conns6": o.Conns6,
-		"conn_index4": o.ConnIndex4, "conn_index6": o.ConnIndex6, "conn_hints4": o.ConnHints4, "conn_hints6": o.ConnHints6,
-		"ledger_hands": o.LedgerHands, "flow_shares": o.FlowShares, "datagrams": o.Datagrams,
-		"owners4": o.Owners4, "owners6": o.Owners6, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
-		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses, "verdict_counts": o.VerdictCounts,
-		"cause_counts": o.CauseCounts, "cause_blocks": o.CauseBlocks, "table_causes": o.TableCauses, "causes": o.PodMaps.Causes,
-	}
 }
