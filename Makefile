@@ -32,7 +32,8 @@ KEEP ?=
 WINE ?=
 
 # More flags of make e2e, see build/e2e-lab -h. IP is the IP versions of its cluster: 4, 6 or dual. Beside flannel, in mode
-# policy: E2E="-network flannel -suites netpol,conformance,own,again".
+# policy: E2E="-network flannel -suites netpol,conformance,own,again". The cases of sig-network beyond conformance:
+# E2E="-suites network".
 E2E ?=
 IP ?= 4
 NODES ?= 2

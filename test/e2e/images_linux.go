@@ -36,6 +36,16 @@ const outOfWindowImage = "registry.k8s.io/e2e-test-images/regression-issue-74839
 // tools are the commands of this machine that go into the image, with their libraries.
 var tools = []string{"bash", "curl", "dig", "nslookup", "host", "nc", "ip", "ss", "getent", "conntrack"}
 
+// wget is what the image has instead of Debian's static Busybox, which dies of a segmentation fault in wget. It takes the
+// flags that the cases give: -q -O - -T SECONDS URL.
+const wget = `#!/bin/sh
+while getopts qO:T: flag; do
+	test $flag != T || limit=$OPTARG
+done
+shift $((OPTIND - 1))
+exec curl --silent --show-error --fail --max-time ${limit:-10} "$1"
+`
+
 // buildImages makes the image archives that nodes import.
 func (l *lab) buildImages(ctx context.Context) error {
 	if err := os.MkdirAll(l.images, 0o755); err != nil {
@@ -217,6 +227,9 @@ func copyTools(root string, tools ...string) error {
 
 // linkTools makes the shell and the small tools available under their names.
 func linkTools(root string) error {
+	if err := os.WriteFile(filepath.Join(root, "usr/bin/wget"), []byte(wget), 0o755); err != nil {
+		return err
+	}
 	list, err := exec.Command("/bin/busybox", "--list").Output()
 	if err != nil {
 		return fmt.Errorf("list busybox's tools: %w", err)

@@ -29,6 +29,7 @@ func TestLeftOut(t *testing.T) {
 		"[sig-network] KubeProxy should update metric [Feature:KubeProxyNFAcct]":                                  `\[Feature:KubeProxyNFAcct\]`,
 		"[sig-network] kube-proxy migration [Serial] [Feature:KubeProxyDaemonSetMigration] should":                `\[Feature:KubeProxyDaemonSetMigration\]`,
 		services + "should work after restarting kube-proxy [Disruptive]":                                         `\[Disruptive\]`,
+		"[sig-network] DNS should support configurable pod resolv.conf":                                           "DNS should support configurable pod resolv.conf",
 		"[sig-network] DNS configMap nameserver Change stubDomain should be able to change [Slow] [Serial]":       "DNS configMap nameserver",
 		networking + "Granular Checks: Services should function for pod-Service: sctp [Feature:SCTPConnectivity]": onlySCTP.cases,
 		"[sig-network] [Feature:IPv6DualStack] should be able to reach pod on ipv4 and ipv6 ip":                   onlyDual.cases,
