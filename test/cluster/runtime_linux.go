@@ -61,7 +61,6 @@ func (p *Pod) Chain(ctx context.Context) error {
 		return err
 	}
 	return p.Node.asRuntime(func() error {
-		//lint:ignore SA1019 a list would call the other plugins, too
 		_, err := p.Node.cni().AddNetwork(ctx, last, p.runtime())
 		return err
 	})
