@@ -22,8 +22,8 @@ import (
 // trunk connects the node with the outside, as the interface of a node that carries VLANs.
 const trunk = "eth1"
 
-// branch makes the interface of a pod with an uplink of its own, as the VPC CNI plugin does for security groups of pods: the
-// uplink is VLAN n of the trunk, and a route table of its own, chosen by interface, has the only route to the pod.
+// branch makes the interface of a pod with an uplink of its own, as the VPC CNI plugin does for security groups of pods. The
+// uplink is VLAN n of the trunk. A route table of its own, chosen by interface, has the only route to the pod.
 func branch(l *lab, pod string, n byte) error {
 	if _, err := netlink.LinkByName("veth-" + pod); err == nil {
 		return nil
