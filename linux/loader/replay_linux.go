@@ -61,6 +61,8 @@ type Replayer struct {
 	frame    [8192]byte
 	programs [AtToPod + 1]*ebpf.Program
 	hook     *ebpf.Program // the netfilter program
+	// hintsFrom is the number of records when the hints of records were empty.
+	hintsFrom uint64
 }
 
 // Offsets of fields in struct __sk_buff, in bytes.
@@ -197,10 +199,32 @@ func (r *Replayer) Forget(slots int) error {
 	for i := range uint32(slots) {
 		err = errors.Join(err, o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
 	}
-	if err = errors.Join(err, batch, r.d.AdvanceRecords(uint64(o.PostDnat.MaxEntries()))); err != nil {
+	if err = errors.Join(err, batch, r.forgetRecords()); err != nil {
 		return fmt.Errorf("remove flows: %w", err)
 	}
 	return nil
+}
+
+// roundsWithHints is how many rounds of records pass before forgetRecords clears the hints. The programs count fewer than 128.
+const roundsWithHints = 32
+
+// forgetRecords makes all records so old that no packet gets one of them.
+func (r *Replayer) forgetRecords() error {
+	o := &r.d.objects
+	if err := r.d.AdvanceRecords(uint64(o.PostDnat.MaxEntries())); err != nil {
+		return err
+	}
+	var count bpfobj.PodRecordCount
+	if err := o.PostDnatCount.Lookup(uint32(0), &count); err != nil || count.Written-r.hintsFrom < roundsWithHints*uint64(o.PostDnat.MaxEntries()) {
+		return err
+	}
+	r.hintsFrom = count.Written
+	keys := make([]uint32, o.PostDnatHints.MaxEntries())
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	_, err := o.PostDnatHints.BatchUpdate(keys, make([]bpfobj.PodRecordHint, len(keys)), nil)
+	return err
 }
 
 // forgetFlows removes all flows and their indexes, and resets flow_shares.
