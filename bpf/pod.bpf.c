@@ -200,6 +200,7 @@ __noinline int free_port(struct __sk_buff *skb, const struct packet *p)
 /* Carries out a decision, other than ACT_DENIED, about a packet of a pod. */
 static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, const struct pod_ctx *peer, enum outcome act)
 {
+	__u8 kind = PACKET_ANSWER;
 	int fate;
 
 	if (foreign && (act == ACT_POST_DNAT || act == ACT_ANSWER) && !l->to_host)
@@ -215,18 +216,19 @@ static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, 
 	case ACT_PASS:
 		if (!needs_record(p))
 			return PASS;
-		/* fall through */
+		break;
 	case ACT_ANSWER:
-		skb->mark = store_record(p, l->index, PACKET_ANSWER);
-		return PASS;
+		break;
 	case ACT_POST_DNAT:
 		if (p->kind == PACKET_OPENS && p->flow.protocol == IPPROTO_TCP)
 			free_port(skb, p);
-		skb->mark = store_record(p, l->index, p->kind);
-		return PASS;
+		kind = p->kind;
+		break;
 	default:
 		return drop(skb, l, p, act);
 	}
+	skb->mark = store_record(p, l->index, kind);
+	return PASS;
 }
 
 /* Decides packets that belong to no flow. Returns ACT_FLOW for all others. */

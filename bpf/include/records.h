@@ -62,17 +62,22 @@ static __always_inline bool record_stays(__u32 mark, __u64 written)
 }
 
 /* Returns the mark of a record of the packet: one that is there, or one that it stores. Returns 0
- * if there is none. */
-static __always_inline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
+ * if there is none. A global function, so that the verifier checks it only once. */
+__noinline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
 {
-	__u32 zero = 0, at = hint_place(&p->flow), place;
-	__u8 closes = (p->tcp & PACKET_FIN) | (p->tcp & PACKET_RST) >> 1;
-	struct record_count *count = bpf_map_lookup_elem(&post_dnat_count, &zero);
-	struct record_hint *hint = bpf_map_lookup_elem(&post_dnat_hints, &at);
 	struct post_dnat_record *r;
-	__u32 mark;
+	struct record_count *count;
+	struct record_hint *hint;
+	__u32 zero = 0, at, place, mark;
+	__u8 closes;
 	__u64 n;
 
+	if (!p)
+		return 0;
+	at = hint_place(&p->flow);
+	closes = (p->tcp & PACKET_FIN) | (p->tcp & PACKET_RST) >> 1;
+	count = bpf_map_lookup_elem(&post_dnat_count, &zero);
+	hint = bpf_map_lookup_elem(&post_dnat_hints, &at);
 	if (!count || !hint)
 		return 0;
 	mark = hint->mark;

@@ -37,6 +37,7 @@ var podEdits = map[string][]func(*model.Pod){
 	"HostNetwork": {func(p *model.Pod) { p.HostNetwork = !p.HostNetwork }},
 	"Finished":    {func(p *model.Pod) { p.Finished = !p.Finished }},
 	"Created":     {func(p *model.Pod) { p.Created = 100 }, func(p *model.Pod) { p.Created = -1 }},
+	"Started":     {func(p *model.Pod) { p.Started = 100 }},
 	"Ports": {
 		func(p *model.Pod) { p.Ports = nil },
 		func(p *model.Pod) {
