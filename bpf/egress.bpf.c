@@ -259,8 +259,8 @@ static __always_inline bool may_be_answered(const struct view *v, bool v6)
 	return owner_of(&flow.src, v6) == OWNER_POD ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
 }
 
-/* Reports whether a packet continues, whatever it contains: from_pod has approved it, or will not
- * have its verdict before DNAT. */
+/* Reports whether a packet of a pod continues, whatever it contains: from_pod has approved it, or it
+ * gets its verdict at a later hook. */
 static __always_inline bool passes_unread(const struct view *v, const struct endpoint *e)
 {
 	return e && (v->place == PRE_ROUTING || our_mark(v->mark) == MARK_APPROVED);

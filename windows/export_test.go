@@ -11,5 +11,8 @@ import (
 // AddComponent appends a component to the list of makeComponents.
 func (b *Backend) AddComponent(c dataplane.Component) { b.components = append(b.components, c) }
 
+// Unfinished counts the objects with a write that has not returned.
+func (b *Backend) Unfinished() int { return len(b.hns.Unfinished()) }
+
 // CountRules makes a pass of the counters of rules.
 func (b *Backend) CountRules(ctx context.Context) { b.counters.Pass(ctx) }

@@ -86,8 +86,8 @@ func (c *churn) strike() {
 			if o.spoilt++; o.spoilt == mostSpoilt {
 				c.t.Errorf("%q was met %d times in succession and not answered as it should: %s", way.Name, o.spoilt, o.last)
 			}
-			time.Sleep(time.Duration(o.spoilt) * 200 * time.Millisecond) // a late call of an earlier fault may still run
-			return                                                       // the same again
+			eventually(c.t, "calls that a fault held up return", func() bool { return c.backend.Unfinished() == 0 })
+			return // the same again
 		}
 		o.spoilt = 0
 	} else if c.misses++; c.misses < 10 {

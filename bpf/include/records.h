@@ -5,7 +5,8 @@
 #include "post_dnat.h"
 
 /* How from_pod stores records. Records have their places in turn. A packet gets the record of an
- * earlier one if both have the same: so a flow writes to no memory that other CPUs use. */
+ * earlier one if its own would be equal, so that most packets of a flow write no memory that other
+ * CPUs use. */
 
 /* The number of records written so far. */
 struct record_count {
@@ -98,7 +99,7 @@ __noinline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
 	r->flow = p->flow;
 	r->kind = kind;
 	r->closes = closes;
-	order_loads(); /* and stores: a hint is there only after its record */
+	order_loads(); /* orders stores, too: a hint is there only after its record */
 	hint->mark = mark;
 	return mark;
 }
