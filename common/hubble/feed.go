@@ -16,15 +16,16 @@ import (
 // feedRetry is the interval of trying to get flows that are not available.
 const feedRetry = time.Second
 
-// feed copies flows from the source into the ring until the context is done.
-func (s *Server) feed(ctx context.Context) {
+// feed copies flows from the source into the ring until the context is done. It calls asked when the source has answered.
+func (s *Server) feed(ctx context.Context, asked func()) {
 	for ctx.Err() == nil {
 		store, err := s.cfg.Source()
 		if err == nil {
-			err = s.follow(ctx, store)
+			err = s.follow(ctx, store, asked)
 		}
 		if err != nil {
 			s.unavailable.Store(&err)
+			asked()
 		}
 		select {
 		case <-ctx.Done():
@@ -34,7 +35,7 @@ func (s *Server) feed(ctx context.Context) {
 }
 
 // follow copies flows until the store stops.
-func (s *Server) follow(ctx context.Context, store *observe.Store) error {
+func (s *Server) follow(ctx context.Context, store *observe.Store, asked func()) error {
 	past, reader, err := store.Follow(s.cfg.History, observe.Filter{})
 	if err != nil {
 		return err
@@ -53,6 +54,7 @@ func (s *Server) follow(ctx context.Context, store *observe.Store) error {
 		}
 	}
 	s.deliver(kept)
+	asked()
 	for {
 		list, err := reader.Next(ctx)
 		if err != nil {

@@ -90,8 +90,6 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	now := time.Now()
 	s := &Server{cfg: cfg, log: log, start: now, ring: NewRing(cfg.History), mapper: NewMapper(cfg.Node, cfg.Version, now, cfg.Snapshot),
 		streams: make(chan struct{}, MaxStreams), stopping: make(chan struct{})}
-	starting := errors.New("the agent is starting")
-	s.unavailable.Store(&starting)
 	return s, nil
 }
 
@@ -101,7 +99,12 @@ func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var feeding sync.WaitGroup
-	feeding.Go(func() { s.feed(ctx) })
+	asked := make(chan struct{}) // closed when the source of flows has answered
+	feeding.Go(func() { s.feed(ctx, sync.OnceFunc(func() { close(asked) })) })
+	select {
+	case <-asked: // so that the first clients get the kept flows, or the reason why there are none
+	case <-ctx.Done():
+	}
 	err := ServeGRPC(ctx, listeners, MaxStreams, func() { close(s.stopping) }, func(g *grpc.Server) {
 		observer.RegisterObserverServer(g, s)
 		peer.RegisterPeerServer(g, s)
