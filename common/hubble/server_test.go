@@ -112,7 +112,7 @@ func wait(t *testing.T, what string, ok func() bool) {
 // available waits until the server follows its store.
 func (r *rig) available() {
 	r.t.Helper()
-	if _, err := r.client.ServerStatus(r.t.Context(), &observer.ServerStatusRequest{}); err != nil { // answered once the store was asked
+	if _, err := r.client.ServerStatus(r.t.Context(), &observer.ServerStatusRequest{}); err != nil { // no answer before the server follows its store
 		r.t.Fatal(err)
 	}
 	wait(r.t, "flows", func() bool { return r.server.unavailable.Load() == nil })
