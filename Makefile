@@ -310,7 +310,7 @@ bench-windows: ## Writes to HNS while 1,000 pods come and go, one JSON line per 
 	@$(go) run ./test/bench/hns
 
 .PHONY: bench-datapath
-bench-datapath: ## Programs, growth and paths between pods beside floors and nftables, between nodes, and beside other CNI plugins, in one run; then bench-maps (needs root)
+bench-datapath: deps-kubernetes ## Programs, growth and paths between pods beside floors and nftables, between nodes, and beside other CNI plugins, in one run; then bench-maps (needs root; the first time it builds kube-apiserver)
 	@mkdir -p build
 	@$(go) run ./test/bench/datapath -json build/bench-datapath.json -plot build/bench-datapath.svg
 	@$(MAKE) --no-print-directory bench-maps

@@ -8,7 +8,8 @@
 // JSON lines and draws an SVG.
 //
 // Between pods of two nodes it measures the fast path and the host stack. On interfaces as other
-// CNI plugins make them, it compares policy with no policy and with nftables.
+// CNI plugins make them, it compares policy with no policy, with nftables, and with the
+// program of kube-network-policies.
 //
 // It needs root, makes namespaces of its own and removes them. It does not
 // measure network cards.

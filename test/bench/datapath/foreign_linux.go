@@ -88,6 +88,11 @@ func (o options) foreign(ctx context.Context) (rows []row, err error) {
 			return nil, fmt.Errorf("%s pods: %w", f.name, err)
 		}
 	}
+	for _, n := range foreignPolicies {
+		if err := w.queues(ctx, foreignWorld(n)); err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", knp, count(n), err)
+		}
+	}
 	in, err := newInjector(w)
 	if err != nil {
 		return nil, err
@@ -102,15 +107,20 @@ func (o options) foreign(ctx context.Context) (rows []row, err error) {
 	if err := in.end(); err != nil {
 		return nil, err
 	}
-	all, err := w.each(ctx, o.rounds, func(of *setup) (figure, error) { return of.transact(connectsEach, true) })
+	all, err := w.each(ctx, o.rounds, (*setup).connect)
 	if err != nil {
 		return nil, fmt.Errorf("TCP_CRR: %w", err)
 	}
 	return append(rows, foreignRows("foreign: TCP_CRR", "us", all, goal{more: 3})...), nil
 }
 
+// foreignWorld has policies for pods whose interfaces another plugin made.
+func foreignWorld(policies int) world {
+	return world{policies: policies, pods: 1000, direction: model.Ingress}
+}
+
 // foreignRows compares each setup with the one without policy. Isthmus must also be as fast as nftables with a rule for
-// each peer.
+// each peer, and as kube-network-policies.
 func foreignRows(part, unit string, all map[string]figure, g goal) (rows []row) {
 	for _, f := range forms {
 		base := all[f.alone()]
@@ -118,13 +128,12 @@ func foreignRows(part, unit string, all map[string]figure, g goal) (rows []row) 
 		for _, n := range foreignPolicies {
 			ours := newRow(part, f.beside(n), unit, all[f.beside(n)])
 			rows = append(rows, ours.beside(f.alone(), base, g))
-			for _, set := range []bool{true, false} {
-				name, limit := f.rules(set, n), goal{}
-				if !set {
-					limit.times = 1
-				}
-				if rules := all[name]; len(rules) > 0 {
-					rows = append(rows, ours.beside(name, rules, limit), newRow(part, name, unit, rules).beside(f.alone(), base, goal{}))
+			for _, other := range []struct {
+				name string
+				goal goal
+			}{{f.rules(true, n), goal{}}, {f.rules(false, n), goal{times: 1}}, {f.queue(n), goal{times: 1}}} {
+				if theirs := all[other.name]; len(theirs) > 0 {
+					rows = append(rows, ours.beside(other.name, theirs, other.goal), newRow(part, other.name, unit, theirs).beside(f.alone(), base, goal{}))
 				}
 			}
 		}
@@ -138,7 +147,7 @@ func (w *setups) foreign(f form) error {
 		return err
 	}
 	for _, n := range foreignPolicies {
-		of := world{policies: n, pods: 1000, direction: model.Ingress}
+		of := foreignWorld(n)
 		if err := w.policyOn(f, f.beside(n), of); err != nil {
 			return fmt.Errorf("%s: %w", f.beside(n), err)
 		}
@@ -222,17 +231,26 @@ func (w *setups) policyOn(f form, name string, of world) error {
 	})
 }
 
-// rulesOn enforces policies by rules of nftables. Packets on a bridge pass its rules only with the setting that
-// Kubernetes demands for that.
+// rulesOn enforces policies by rules of nftables.
 func (w *setups) rulesOn(f form, name, rules string) error {
-	setup, err := w.plugin(f, name)
+	setup, err := w.filtered(f, name)
 	if err != nil {
 		return err
 	}
-	return setup.node.Do(func() error {
+	return setup.node.Do(func() error { return nft(rules) })
+}
+
+// filtered connects pods as plugin does. Packets on a bridge pass the rules of the node only with the setting that
+// Kubernetes demands for that.
+func (w *setups) filtered(f form, name string) (*setup, error) {
+	setup, err := w.plugin(f, name)
+	if err != nil {
+		return nil, err
+	}
+	return setup, setup.node.Do(func() error {
 		if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("1"), 0); err != nil && f.name == "bridged" {
 			return err
 		}
-		return nft(rules)
+		return nil
 	})
 }

@@ -35,7 +35,9 @@ type setup struct {
 	far                  *netns.NS // the server's node, if it is not the client's
 	// entry and exit are the veth pairs of client and server, seen from the host.
 	entry, exit link.Pair
-	closers     []func() error
+	// queued evaluates new connections; nil if the kernel does.
+	queued  *os.Process
+	closers []func() error
 }
 
 // setups holds all of them, with their files in one directory.

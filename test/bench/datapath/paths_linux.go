@@ -77,7 +77,7 @@ func (w *setups) each(ctx context.Context, rounds int, measure func(*setup) (fig
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			f, err := measure(of)
+			f, err := of.awake(measure)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", of.name, err)
 			}
@@ -96,21 +96,15 @@ func isIPv4(name string) bool { return name == leastSetup || strings.HasPrefix(n
 // loads are the packets that forwarding measures.
 var loads = []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}}
 
-// inject measures the packets of a load in established flows, in all setups that have a node and its IP version.
+// inject measures the packets of a load in established flows, in all setups that have a node and its IP version. Flows that
+// expired while others were measured are established again.
 func (o options) inject(ctx context.Context, w *setups, in *injector, l load) (map[string]figure, error) {
-	takes := func(of *setup) bool { return of.node != nil && !(l.v6 && isIPv4(of.name)) }
-	_, err := w.each(ctx, 1, func(of *setup) (figure, error) {
-		if !takes(of) {
+	return w.each(ctx, o.rounds, func(of *setup) (figure, error) {
+		if of.node == nil || l.v6 && isIPv4(of.name) {
 			return nil, nil
 		}
-		return nil, in.establish(of, l)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return w.each(ctx, o.rounds, func(of *setup) (figure, error) {
-		if !takes(of) {
-			return nil, nil
+		if err := in.establish(of, l); err != nil {
+			return nil, err
 		}
 		ns, err := in.run(of, l, false, 1<<17)
 		return figure{ns}, err

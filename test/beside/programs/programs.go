@@ -54,8 +54,11 @@ func Build(ctx context.Context, beside, bin string, names ...string) error {
 
 func build(ctx context.Context, beside, to string) error {
 	name := filepath.Base(to)
-	if name == "flanneld" {
+	switch name {
+	case "flanneld":
 		return buildFlanneld(ctx, beside, to)
+	case "kube-network-policies":
+		return buildQueue(ctx, beside, to)
 	}
 	for _, p := range programs {
 		if p.name != name {
@@ -77,11 +80,15 @@ var backends = []string{"tencentvpc", "udp", "extension", "ipsec", "wireguard"}
 
 // FlannelSource returns the directory of flannel's sources.
 func FlannelSource(ctx context.Context, beside string) (string, error) {
-	dir := filepath.Join(beside, "flanneld")
-	if _, err := run(ctx, dir, "go", "mod", "download", flannelModule); err != nil { // go list does not
+	return source(ctx, filepath.Join(beside, "flanneld"), flannelModule)
+}
+
+// source returns the directory of a module that the one in dir requires.
+func source(ctx context.Context, dir, module string) (string, error) {
+	if _, err := run(ctx, dir, "go", "mod", "download", module); err != nil { // go list does not
 		return "", err
 	}
-	out, err := run(ctx, dir, "go", "list", "-m", "-f", "{{.Dir}}", flannelModule)
+	out, err := run(ctx, dir, "go", "list", "-m", "-f", "{{.Dir}}", module)
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -119,6 +126,61 @@ func buildFlanneld(ctx context.Context, beside, to string) (err error) {
 		}
 	}
 	_, err = run(ctx, dir, "go", "build", "-o", to, ".")
+	return err
+}
+
+// queueModule is kube-network-policies.
+const queueModule = "sigs.k8s.io/kube-network-policies"
+
+// queueEdits make its rules queue by the target of iptables (revision 3: queue 100, one queue, bypass): many kernels
+// lack the queue statement of nftables.
+var queueEdits = [][2]string{
+	{`"github.com/google/nftables/expr"`, `"github.com/google/nftables/expr"` + "\n\t" + `"github.com/google/nftables/xt"`},
+	{"&expr.Queue{Num: uint16(c.config.QueueID)}", `&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &xt.Unknown{100, 0, 1, 0, 1, 0, 0, 0}}`},
+	{"queue.Flag = expr.QueueFlagBypass", ""},
+}
+
+// buildQueue compiles kube-network-policies with these edits.
+func buildQueue(ctx context.Context, beside, to string) (err error) {
+	of := filepath.Join(beside, "knp")
+	from, err := source(ctx, of, queueModule)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "knp")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	edited := filepath.Join(dir, "source")
+	if err := os.CopyFS(edited, os.DirFS(from)); err != nil {
+		return err
+	}
+	file := filepath.Join(edited, "pkg", "dataplane", "controller.go")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	for _, e := range queueEdits {
+		if !bytes.Contains(text, []byte(e[0])) {
+			return fmt.Errorf("kube-network-policies has no %q any more: correct the edits", e[0])
+		}
+		text = bytes.ReplaceAll(text, []byte(e[0]), []byte(e[1]))
+	}
+	mod, err := os.ReadFile(filepath.Join(of, "go.mod"))
+	if err != nil {
+		return err
+	}
+	sum, err := os.ReadFile(filepath.Join(of, "go.sum"))
+	if err != nil {
+		return err
+	}
+	mod = fmt.Appendf(mod, "\nreplace %s => %s\n", queueModule, edited)
+	if err := errors.Join(os.WriteFile(file, text, 0o644), os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o644),
+		os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o644)); err != nil {
+		return err
+	}
+	_, err = run(ctx, of, "go", "build", "-modfile="+filepath.Join(dir, "go.mod"), "-o", to, queueModule+"/cmd/kube-network-policies/standard")
 	return err
 }
 
