@@ -145,33 +145,45 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 	return true;
 }
 
+/* Copies the record that a packet names. Returns false if there is none. A packet may wait until
+ * another CPU writes its record again. That CPU first removes the mark, so what was read before the
+ * second comparison is about one packet. */
+static __always_inline bool load_record(const struct view *v, struct post_dnat_record *to)
+{
+	__u32 place = v->mark >> 16;
+	struct post_dnat_record *r = bpf_map_lookup_elem(&post_dnat, &place);
+
+	if (!r || !names_record(v->mark, r))
+		return false;
+	order_loads();
+	*to = *r;
+	order_loads();
+	return names_record(v->mark, r);
+}
+
 /* Reports whether the packet of a pod may continue. */
 static __always_inline bool pod_passes(const struct view *v, const struct endpoint *e, bool v6)
 {
-	__u32 place = v->mark >> 16;
-	struct post_dnat_record *r;
+	struct post_dnat_record r;
 
 	if (handover && !our_mark(v->mark))
 		return true;
-	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (!r || !names_record(v->mark, r) || r->slot != e->slot)
+	if (!load_record(v, &r) || r.slot != e->slot)
 		return reject(v, e->slot, NULL, v6, DROP_UNMARKED);
-	return v6 ? decide(r, v, true) : decide(r, v, false);
+	return v6 ? decide(&r, v, true) : decide(&r, v, false);
 }
 
 /* Reports whether a packet may continue that a pod behind a bridge sent. Its record names the
  * pod; decide compares the addresses. */
 static __always_inline bool bridged_passes(const struct view *v, bool v6)
 {
-	__u32 place = v->mark >> 16;
-	struct post_dnat_record *r;
+	struct post_dnat_record r;
 
 	if (our_mark(v->mark) == MARK_APPROVED)
 		return true;
-	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (!r || !names_record(v->mark, r))
+	if (!load_record(v, &r))
 		return reject(v, NO_SLOT, NULL, v6, DROP_UNMARKED);
-	return v6 ? decide(r, v, true) : decide(r, v, false);
+	return v6 ? decide(&r, v, true) : decide(&r, v, false);
 }
 
 /* Reports whether an IPv6 packet to a pod of this node comes from the pod range of another node

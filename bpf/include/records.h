@@ -62,6 +62,18 @@ static __always_inline bool record_stays(__u32 mark, __u64 written)
 	return ((written - number - 1) & RECORD_NUMBER) < POST_DNAT_RECORDS / 2;
 }
 
+/* The mark of a record that a program writes. No packet has it. */
+#define RECORD_OWNED 1
+
+/* Owns a record, unless another CPU does: one that a hypervisor has stopped while the others wrote a
+ * whole round. Nothing else writes the record then, and no packet names it. */
+static __always_inline bool own_record(struct post_dnat_record *r)
+{
+	__u32 was = *(volatile __u32 *)&r->mark;
+
+	return was != RECORD_OWNED && __sync_val_compare_and_swap(&r->mark, was, RECORD_OWNED) == was;
+}
+
 /* Returns the mark of a record of the packet: one that is there, or one that it stores. Returns 0
  * if there is none. A global function, so that the verifier checks it only once. */
 __noinline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
@@ -91,15 +103,16 @@ __noinline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
 	n = __sync_fetch_and_add(&count->written, 1);
 	place = n % POST_DNAT_RECORDS;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (!r)
+	if (!r || !own_record(r))
 		return 0;
 	mark = place << 16 | MARK_POST_DNAT | (n / POST_DNAT_RECORDS & (foreign ? MARK_ROUND & ~MARK_OF_OTHERS : MARK_ROUND));
-	r->mark = mark;
 	r->slot = slot;
 	r->flow = p->flow;
 	r->kind = kind;
 	r->closes = closes;
-	order_loads(); /* orders stores, too: a hint is there only after its record */
+	order_loads(); /* orders stores, too: a mark is there only after its record, a hint after the mark */
+	*(volatile __u32 *)&r->mark = mark;
+	order_loads();
 	hint->mark = mark;
 	return mark;
 }
