@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"net/netip"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
@@ -20,7 +21,7 @@ type (
 		Name, Title string
 		// OS is "linux", "windows" or "".
 		OS model.OS
-		// Namespace is set in the first row of a namespace.
+		// Namespace is set in the first row of a namespace, and of the ranges outside.
 		Namespace string
 		// Width is the number of columns.
 		Width int
@@ -58,7 +59,11 @@ func (m *matrix) writeHTML(out io.Writer, source string) error {
 	before := ""
 	err = m.each(func(i int, row []matrixCell) error {
 		r := htmlGroup(m.rows[i])
-		if space := m.rows[i].Namespace; space != before {
+		space := m.rows[i].Namespace
+		if len(m.rows[i].Pods) == 0 {
+			space = "outside of the cluster"
+		}
+		if space != before {
 			r.Namespace, before = space, space
 		}
 		r.Width, r.Cells = len(row), make([]htmlCell, len(row))
@@ -96,17 +101,14 @@ func (m *matrix) htmlCell(c matrixCell) htmlCell {
 	return htmlCell{Class: "some", Text: m.words(c)}
 }
 
-// reason names the policy that denies a cell, for one port of it. It is empty for allowed
-// flows, and for ends that are not pods.
+// reason names the policy that denies a cell, for one port of it and one address of each end. It is empty for allowed
+// flows.
 func (m *matrix) reason(from, to *reach.Group, c matrixCell) string {
-	if m.reference == nil || c.itself || c.outside || c.allows() || len(from.Pods) == 0 || len(to.Pods) == 0 {
+	if m.reference == nil || c.itself || c.outside || c.allows() {
 		return ""
 	}
-	dst := to.Pods[0]
-	if from == to {
-		dst = to.Pods[1]
-	}
-	f := model.Flow{Src: from.Pods[0].Addrs[0], Dst: dst.Addrs[0], Protocol: model.TCP}
+	dst := m.partition.Client(to, netip.Addr{})
+	f := model.Flow{Src: m.partition.Client(from, dst), Dst: dst, Protocol: model.TCP}
 	if m.only != nil {
 		f.Protocol, f.Port = m.only.protocol, m.only.port
 	}

@@ -199,6 +199,9 @@ func (m *matrix) writeCSV(out io.Writer) error {
 	err := m.each(func(i int, row []matrixCell) error {
 		for n, from := range csvEnds(m.rows[i]) {
 			for j, c := range row {
+				if c.outside {
+					continue // an empty field means that nothing is allowed
+				}
 				for k, to := range columns[j] {
 					words := m.words(c)
 					if m.rows[i] == m.columns[j] && n == k && len(m.rows[i].Pods) > 0 {
