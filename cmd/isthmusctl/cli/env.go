@@ -91,8 +91,7 @@ func (e Env) root(commands []*cobra.Command, args []string) *cobra.Command {
 		Version:       e.Version,
 		Args:          NoArgs,
 
-		SuggestionsMinimumDistance: 2,
-		RunE:                       func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if word := args[0]; !c.HasParent() && !strings.HasPrefix(word, "-") {
@@ -131,7 +130,10 @@ func Platform() string {
 func help(c *cobra.Command, args []string) error {
 	about, rest, err := c.Root().Find(args)
 	if err != nil || about == nil || len(rest) > 0 {
-		return Usagef("no help for %q: %ssee %s --help", strings.Join(args, " "), similar(c.Root(), args[len(args)-1]), c.Root().CommandPath())
+		if about == nil || len(rest) == 0 {
+			about, rest = c.Root(), args
+		}
+		return Usagef("no help for %q: %ssee %s --help", strings.Join(args, " "), similar(about, rest[0]), about.CommandPath())
 	}
 	about.InitDefaultHelpFlag()
 	return about.Help()
@@ -139,6 +141,7 @@ func help(c *cobra.Command, args []string) error {
 
 // similar suggests a subcommand with a similar name, as a part of a message.
 func similar(c *cobra.Command, word string) string {
+	c.SuggestionsMinimumDistance = 2 // a subcommand does not inherit it
 	if names := c.SuggestionsFor(word); len(names) > 0 {
 		return fmt.Sprintf("did you mean %s? ", strings.Join(names, " or "))
 	}

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +53,9 @@ Exit status of verify: 0 every decision is as intended, 1 some differ, 2 there i
 				return root.ExecuteContext(c.Context())
 			}
 			b, err := cluster.ReadBundle(args[0])
+			if _, none := os.Stat(args[0]); none != nil {
+				err = none
+			}
 			if err == nil && b == nil {
 				err = fmt.Errorf("%s is not a file that isthmusctl bundle wrote", args[0])
 			}

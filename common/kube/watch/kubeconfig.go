@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -38,6 +39,9 @@ func kubeconfig(cfg APIConfig) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context,
 		AuthInfo: api.AuthInfo{Impersonate: cfg.Impersonate, ImpersonateGroups: cfg.ImpersonateGroups}}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) { // its words name a variable that is not read here
+		err = errors.New("no cluster for the context in use: name a file and a context that have one")
+	}
 	if err != nil && cfg.Kubeconfig != "" {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", cfg.Kubeconfig, err)
 	}
