@@ -385,16 +385,20 @@ func TestPrivileges(t *testing.T) {
 func TestNotes(t *testing.T) {
 	const windows, loopback = "isthmus-agent-windows was not verified on real Windows", "Prometheus cannot reach the metrics, which listen on"
 	const without, services = "NOTE: Windows nodes have no agent", "WARNING: windows.serviceCIDRs is empty"
+	const ready, addresses = "Nodes become ready as soon as their agent is:", "Pods get addresses that they ask for"
 	for _, c := range []struct {
 		flags          string
 		wanted, absent []string
 	}{
-		{"mode=full", []string{"rollout status daemonset/isthmus-agent", without, loopback + " 127.0.0.1:9470", "\nprometheus.podMonitor.enabled to true.\n"}, []string{"WARNING"}},
+		{"mode=full", []string{ready, addresses, "rollout status daemonset/isthmus-agent\n", without, loopback + " 127.0.0.1:9470", "\nprometheus.podMonitor.enabled to true.\n"}, []string{"WARNING"}},
 		{windowsNodes, []string{windows, services, loopback}, []string{without}},
 		{windowsNodes + ",windows.mode=overlay", []string{windows}, []string{services}},
 		// kube-proxy does not wait for the agent, and the chart refuses the ranges.
 		{"mode=policy,windows.enabled=true", []string{windows}, []string{services}},
-		{"mode=policy", []string{loopback}, []string{"WARNING", without}},
+		// The other network makes nodes ready and gives addresses.
+		{"mode=policy", []string{"Policy is in force on a node as soon as its agent is ready:", loopback}, []string{"WARNING", without, ready, addresses}},
+		{"mode=observe", []string{"NOTE: mode observe only reports what policy would drop"}, []string{"WARNING", ready, "in force"}},
+		{"linux.enabled=false," + windowsNodes, []string{"rollout status daemonset/isthmus-agent-windows\n", "isthmusctl status --all-nodes --agent-namespace isthmus-system\n"}, []string{"daemonset/isthmus-agent ", "/isthmusctl"}},
 		{scraped, []string{without}, []string{loopback}},
 		{"agent.httpAddress=127.0.0.1:80", []string{loopback + " 127.0.0.1:80", ", and leave agent.httpAddress empty.\n"}, nil},
 		{"admissionPolicy=false", []string{"WARNING: with admissionPolicy=false"}, nil},
