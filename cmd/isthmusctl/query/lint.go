@@ -81,6 +81,9 @@ func (e env) lint(ctx context.Context, o *lintOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := o.known(l, findings); err != nil {
+		return err
+	}
 	inexact, err := findInexact(ctx, l, platforms, e.Progress("lint", "nodes"))
 	if err != nil {
 		return err

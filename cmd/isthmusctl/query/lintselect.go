@@ -32,6 +32,20 @@ func (o *lintOptions) check() error {
 	return nil
 }
 
+// known rejects a namespace that no object has: a gate with a misspelt one would never find anything. A document with an
+// error may be in it, and is found in any case.
+func (o *lintOptions) known(l *lint.Cluster, found []lint.Finding) error {
+	if o.AllowEmpty || slices.ContainsFunc(found, func(f lint.Finding) bool { return f.Check == "bad-document" }) {
+		return nil
+	}
+	for _, name := range o.spaces {
+		if _, ok := l.Snapshot.Namespaces.Get(name); !ok {
+			return cli.Usagef("no namespace %s: check the spelling", name)
+		}
+	}
+	return nil
+}
+
 // filter removes findings that are not wanted.
 func (o *lintOptions) filter(r *lint.Report) {
 	r.Findings = slices.DeleteFunc(r.Findings, func(f lint.Finding) bool {
