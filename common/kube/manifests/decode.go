@@ -155,9 +155,13 @@ func (l *loader) takeList(h header, item string, raw []byte) {
 		l.reject(convert.Remark{Field: "items", Detail: "must be a list of objects"})
 		return
 	}
-	at := l.at
+	at, lines := l.at, l.doc.itemLines(len(list.Items))
+	l.doc = document{} // it does not have the items of lists in this one
 	for i, raw := range list.Items {
 		l.at = at
+		if lines != nil {
+			l.at.Line = lines[i]
+		}
 		if item != "" { // items of a typed list may omit their type
 			raw = withType(raw, h.APIVersion, item)
 		}

@@ -37,6 +37,7 @@ type loader struct {
 	strict   convert.Strictness
 	kinds    []convert.Kind
 	at       DocumentError // the position of reading
+	doc      document      // the text there, of a file that is read as a whole
 	warnings []Warning
 	errors   []DocumentError
 	objects  int
@@ -87,7 +88,9 @@ func (l *loader) file(name string, data []byte) {
 			l.reject(convert.Remark{Detail: err.Error()})
 			continue
 		}
+		l.doc = d
 		l.take(raw)
+		l.doc = document{}
 	}
 }
 

@@ -136,8 +136,7 @@ func (y *yamlPieces) take(text []byte, line int) {
 		return
 	}
 	if y.items {
-		spaces := len(bare) - len(bytes.TrimLeft(bare, " "))
-		dash := spaces < len(bare) && bare[spaces] == '-' && (spaces+1 == len(bare) || bare[spaces+1] == ' ')
+		spaces, dash := dashOf(bare)
 		switch {
 		case y.indent < 0 && dash, dash && spaces == y.indent:
 			y.endItem()
@@ -152,7 +151,7 @@ func (y *yamlPieces) take(text []byte, line int) {
 		y.endItem()
 		y.items = false
 	}
-	if string(bytes.TrimRight(bare, " ")) == "items:" {
+	if isItems(bare) {
 		if y.listed {
 			y.at = DocumentError{File: y.at.File, Document: y.number + 1, Line: line}
 			y.reject(convert.Remark{Field: "items", Detail: "is there twice: write every key once"})

@@ -115,17 +115,31 @@ func TestStreamEqualsWhole(t *testing.T) {
 	}
 }
 
-// Errors and places name the line of the item.
-func TestStreamPlaces(t *testing.T) {
-	text := "# dump\n" + strings.Replace(dumped, "podSelector: {}\n    ingress", "podSelector: 7\n    ingress", 1)
-	_, errs := parsed("dump.yaml", text, true, DefaultLimits())
-	if want := 24; len(errs) != 1 || errs[0].Line != want || !strings.Contains(errs[0].Error(), "spec.podSelector") {
-		t.Errorf("errors %v, want one about spec.podSelector on line %d", errs, want)
+// Errors and places name the line of the item, of a small file and of one that is read piece by piece.
+func TestLinesOfItems(t *testing.T) {
+	misfit := "# dump\n" + strings.Replace(dumped, "podSelector: {}\n    ingress", "podSelector: 7\n    ingress", 1)
+	for name, c := range map[string]struct {
+		text string
+		line int
+	}{
+		"dump.yaml":   {misfit, 24},
+		"crlf.yaml":   {strings.ReplaceAll(misfit, "\n", "\r\n"), 24},
+		"second.yaml": {"a: 1\n---\n" + misfit, 26},
+		"flow.yaml":   {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Node, metadata: {name: a}}\n\n# b\n- {apiVersion: v1, kind: Node, metadata: {name: 7}}\n", 7},
+		"dump.json": {"{\"apiVersion\":\"v1\",\"kind\":\"List\",\n\"metadata\":{\"items\":[]},\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"a\"}},\n\n " +
+			"{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":7}}]}", 5},
+	} {
+		for _, stream := range []bool{false, true} {
+			_, errs := parsed(name, c.text, stream, DefaultLimits())
+			if n := len(errs) - 1; n < 0 || errs[n].Line != c.line {
+				t.Errorf("%s, piece by piece %t: errors %v, want one on line %d", name, stream, errs, c.line)
+			}
+		}
 	}
-	json := "{\"apiVersion\":\"v1\",\"kind\":\"List\",\n\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"a\"}},\n\n {\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":7}}]}"
-	_, errs = parsed("dump.json", json, true, DefaultLimits())
-	if len(errs) != 1 || errs[0].Line != 5 {
-		t.Errorf("errors %v, want one on line 5", errs)
+	// Where the items are not found line by line, their line is that of the list.
+	_, errs := parsed("items.yaml", "apiVersion: v1\nkind: List\nitems: [\n {apiVersion: v1, kind: Node, metadata: {name: 7}}]\n", false, DefaultLimits())
+	if len(errs) != 1 || errs[0].Line != 1 {
+		t.Errorf("errors %v, want one on line 1", errs)
 	}
 }
 
@@ -234,7 +248,7 @@ func TestStreamOfDirectory(t *testing.T) {
 		t.Errorf("errors %v, pods %v and %v", errs, whole.Pods, stream.Pods)
 	}
 	key := "NetworkPolicy shop/db"
-	if whole.Places[key].Line != 1 || stream.Places[key].Line != 23 {
+	if whole.Places[key].Line != 23 || stream.Places[key].Line != 23 {
 		t.Errorf("places %v and %v", whole.Places[key], stream.Places[key])
 	}
 }
