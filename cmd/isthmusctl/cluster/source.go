@@ -46,6 +46,8 @@ type Source struct {
 	Workloads map[model.PodID]model.WorkloadID
 	// AllowEmpty accepts manifests without any object that counts.
 	AllowEmpty bool
+	// applied: what is read is applied to a cluster, so that Services count.
+	applied bool
 
 	timeout time.Duration
 	// as and groups are the user and the groups to impersonate.
@@ -225,7 +227,11 @@ func (s *Source) Read(ctx context.Context, paths ...string) (model.Objects, Prob
 	for name, at := range o.Places {
 		o.Places[name] = place(paths, at.File, at.Line)
 	}
-	if !s.AllowEmpty && len(errs) == 0 && len(o.Namespaces)+len(o.Nodes)+len(o.Pods)+len(o.Policies)+len(o.DenyLists) == 0 {
+	count := len(o.Namespaces) + len(o.Nodes) + len(o.Pods) + len(o.Policies) + len(o.DenyLists)
+	if s.applied {
+		count += len(o.Services)
+	}
+	if !s.AllowEmpty && len(errs) == 0 && count == 0 {
 		return o, p, fmt.Errorf("%s: no policies, pods, workloads, namespaces, nodes or deny lists%s", strings.ReplaceAll(strings.Join(paths, ", "), stdinName, stdinFile), wherefrom(paths))
 	}
 	return o, p, ctx.Err()
@@ -466,7 +472,7 @@ func (s *Source) Report(stderr io.Writer, p Problems) error {
 
 // Reader returns a source that reads manifests as objects to apply, with the same flags but --stored.
 func (s *Source) Reader() Source {
-	return Source{SkipBad: s.SkipBad, AllowEmpty: s.AllowEmpty, stdin: s.stdin, quiet: s.quiet, command: s.command}
+	return Source{SkipBad: s.SkipBad, AllowEmpty: s.AllowEmpty, applied: true, stdin: s.stdin, quiet: s.quiet, command: s.command}
 }
 
 // Skipped adds the documents that another source has skipped.
