@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/annotate"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -31,6 +32,8 @@ type (
 		// OverBlocked is the number of cells that are denied as reported in NotExact.
 		OverBlocked int           `json:"over_blocked"`
 		NotExact    []notExactFor `json:"not_exact"`
+		// Skipped are the documents with errors, about which there is no answer.
+		Skipped []skipped `json:"skipped,omitempty"`
 
 		more int // differences without a description
 	}
@@ -38,6 +41,10 @@ type (
 		Text   string       `json:"text"`
 		Policy string       `json:"policy,omitempty"`
 		Place  *model.Place `json:"place,omitempty"`
+	}
+	skipped struct {
+		Text  string       `json:"text"`
+		Place *model.Place `json:"place,omitempty"`
 	}
 )
 
@@ -60,13 +67,25 @@ func (v verified) report(s *model.Snapshot, places map[string]model.Place) *veri
 	return r
 }
 
+// skip adds the documents with errors.
+func (r *verifyReport) skip(p cluster.Problems) {
+	for i, b := range p.Bad {
+		one := skipped{Text: b}
+		if i < len(p.BadAt) {
+			one.Place = &p.BadAt[i]
+		}
+		r.Skipped = append(r.Skipped, one)
+	}
+}
+
 func (e env) writeVerified(r *verifyReport, output string) error {
 	var err error
 	switch output {
 	case "json", "yaml":
 		err = cli.EncodeKind(e.Stdout, output, "VerifyReport", r)
 	case "sarif", "github":
-		about := map[string]string{"not-exact": "a construct that a node does not enforce exactly", "differs": "representations of the policies decide differently"}
+		about := map[string]string{"not-exact": "a construct that a node does not enforce exactly", "differs": "representations of the policies decide differently",
+			"bad-document": "a document with errors, which was skipped"}
 		err = annotate.Write(e.Stdout, output, e.Version, about, r.annotations())
 	default:
 		err = r.write(e.Stdout)
@@ -78,16 +97,22 @@ func (e env) writeVerified(r *verifyReport, output string) error {
 }
 
 func (r *verifyReport) annotations() (all []annotate.Finding) {
-	for _, u := range r.NotExact {
-		f := annotate.Finding{Level: "warning", Rule: "not-exact", Message: u.Text}
-		if u.Place != nil {
-			f.File, f.Line = u.Place.File, u.Place.Line
+	add := func(level, rule, text string, at *model.Place) {
+		f := annotate.Finding{Level: level, Rule: rule, Message: text}
+		if at != nil {
+			f.File, f.Line = at.File, at.Line
 		}
 		all = append(all, f)
 	}
+	for _, s := range r.Skipped {
+		add("error", "bad-document", s.Text, s.Place)
+	}
+	for _, u := range r.NotExact {
+		add("warning", "not-exact", u.Text, u.Place)
+	}
 	for _, list := range [][]string{r.Problems, r.Differences} {
 		for _, text := range list {
-			all = append(all, annotate.Finding{Level: "error", Rule: "differs", Message: text})
+			add("error", "differs", text, nil)
 		}
 	}
 	return all

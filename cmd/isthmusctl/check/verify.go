@@ -68,9 +68,9 @@ func (e env) verifyCommand(live Live) *cobra.Command {
 			if err := s.Check(); err != nil {
 				return err
 			}
-			snapshot, err := e.loadForVerify(c.Context(), s)
+			snapshot, problems, err := e.loadForVerify(c.Context(), s)
 			if err == nil {
-				err = e.verify(c.Context(), snapshot, s.Places, output)
+				err = e.verify(c.Context(), snapshot, s.Places, problems, output)
 			}
 			if errors.Is(err, cli.ErrNo) {
 				return err // skipped documents do not change a difference
@@ -104,25 +104,25 @@ func verifyLive(c *cobra.Command, s *cluster.Source, output, agent string, live 
 // loadForVerify reads a cluster. It always skips documents with errors: the result for the
 // rest is valid without them. It adds placeholder pods for policies of a directory that has
 // no pods for them.
-func (e env) loadForVerify(ctx context.Context, s *cluster.Source) (*model.Snapshot, error) {
+func (e env) loadForVerify(ctx context.Context, s *cluster.Source) (*model.Snapshot, cluster.Problems, error) {
 	s.SkipBad = true
 	if s.Live() {
 		snapshot, p, err := s.Load(ctx)
 		if err != nil {
-			return nil, err
+			return nil, p, err
 		}
-		return snapshot, s.Report(e.Stderr, p)
+		return snapshot, p, s.Report(e.Stderr, p)
 	}
 	o, p, err := s.Read(ctx, s.Manifests...)
 	if err != nil {
-		return nil, err
+		return nil, p, err
 	}
 	s.Places = o.Places
 	if n := complete.AddPlaceholders(&o); n > 0 {
 		p.Assumed = append(p.Assumed, fmt.Sprintf("%d pods that policies name and no manifest describes", n))
 	}
 	p.Assumed = append(p.Assumed, cluster.Assumptions(complete.Place(&o))...)
-	return o.Snapshot(), s.Report(e.Stderr, p)
+	return o.Snapshot(), p, s.Report(e.Stderr, p)
 }
 
 // verified holds the results of one node, or of all.
@@ -134,7 +134,7 @@ type verified struct {
 
 // verify compares all nodes of a cluster. It compiles and compares each node and keeps only
 // the result.
-func (e env) verify(ctx context.Context, s *model.Snapshot, places map[string]model.Place, output string) error {
+func (e env) verify(ctx context.Context, s *model.Snapshot, places map[string]model.Place, problems cluster.Problems, output string) error {
 	endpoints := engine.Endpoints(s)
 	nodes := slices.Sorted(maps.Keys(endpoints))
 	reference := cells.NewReference(s)
@@ -153,7 +153,9 @@ func (e env) verify(ctx context.Context, s *model.Snapshot, places map[string]mo
 	if err != nil {
 		return err
 	}
-	return e.writeVerified(all.report(s, places), output)
+	r := all.report(s, places)
+	r.skip(problems)
+	return e.writeVerified(r, output)
 }
 
 func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]compile.Endpoint, reference *cells.Reference,
