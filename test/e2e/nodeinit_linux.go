@@ -61,7 +61,7 @@ func runNode(text string) error {
 		return err
 	}
 	err = s.spawn("kubelet", filepath.Join(s.Bin, "kubelet"), "--config="+s.file("kubelet.json"), "--kubeconfig="+s.Kubeconfig,
-		"--hostname-override="+s.Name, "--node-ip="+s.nodeIPs())
+		"--hostname-override="+s.Name, "--node-ip="+s.nodeIPs(), "--node-labels=topology.kubernetes.io/zone="+s.Name) // each node is a zone
 	if err != nil {
 		return err
 	}
