@@ -4,8 +4,8 @@
  * There, DNAT has replaced Service addresses with those of backends, and the source is still
  * the pod. The programs decide the packets that from_pod stored a record of. On FORWARD they
  * also drop packets with forged addresses of this node or its pods, on PRE_ROUTING those with
- * forged addresses of its pods. On LOCAL_IN they drop tunneled packets whose inner source belongs
- * to another node. The code exists in two forms: a netfilter program (Linux 6.4), and a socket
+ * forged addresses of its pods. They drop tunneled packets to this or another node whose inner
+ * source does not belong to the node that sent them. The code exists in two forms: a netfilter program (Linux 6.4), and a socket
  * filter for each hook that an nftables rule matches with (xt_bpf). */
 
 #include <linux/bpf.h>
@@ -296,16 +296,9 @@ static __always_inline bool passes(const struct view *v, const struct endpoint *
 				return bridged_passes(v, v6);
 		}
 	}
-	switch (v->place) {
-	case FORWARD:
-		return may_forward(v, v6);
-	case LOCAL_IN:
-		return may_enter(v, v6) ? true : reject(v, NO_SLOT, NULL, v6, DROP_TUNNEL);
-	case PRE_ROUTING:
-	case LOCAL_OUT:
-		break;
-	}
-	return true;
+	if (v->place == FORWARD && !may_forward(v, v6))
+		return false;
+	return may_enter(v, v6) ? true : reject(v, NO_SLOT, NULL, v6, DROP_TUNNEL);
 }
 
 /* Returns the position of a packet in the host stack, by its hook. */

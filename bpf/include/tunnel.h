@@ -106,8 +106,18 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 	return -1;
 }
 
-/* Reports whether a packet to this host may enter: it is not for the tunnel device, or its
- * inner source belongs to the node that sent it. */
+/* Reports whether a packet goes to the underlay address of another node. */
+static __always_inline bool to_tunnel_node(const struct view *v, bool v6)
+{
+	struct addr6 outer = {};
+
+	return !load(v, v6 ? offsetof(struct ipv6hdr, daddr) : offsetof(struct iphdr, daddr), v6 ? outer.addr : outer.addr + 12, v6 ? 16 : 4) &&
+		bpf_map_lookup_elem(&tunnel_nodes, &outer);
+}
+
+/* Reports whether a packet may enter the tunnel device of this host, or of another node that it is
+ * forwarded to: it is not for that device, or its inner source belongs to the node that sent it. A
+ * forwarded packet may be masqueraded later, and would then come from this node. */
 static __always_inline bool may_enter(const struct view *v, bool v6)
 {
 	struct addr6 outer = {};
@@ -122,8 +132,8 @@ static __always_inline bool may_enter(const struct view *v, bool v6)
 		return true;
 	at = find_udp(v, v6, &fragmented);
 	if (at <= 0)
-		return !at;
-	if (load(v, at, &udp, sizeof(udp)) || udp.dest != bpf_htons(tunnel_port))
+		return !at || v->place != LOCAL_IN;
+	if (load(v, at, &udp, sizeof(udp)) || udp.dest != bpf_htons(tunnel_port) || (v->place != LOCAL_IN && !to_tunnel_node(v, v6)))
 		return true;
 	if (fragmented)
 		return false; /* nodes never send fragments, and the inner packet would escape

@@ -269,7 +269,7 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 		p, t := r.translateError(p)
 		return p, t, nil
 	}
-	if !reference.HasPorts(p.Proto) || p.Fragment != reference.Whole || p.Inner != nil {
+	if !reference.HasPorts(p.Proto) || p.Fragment != reference.Whole {
 		return p, nil, nil
 	}
 	src, dst := p.Ends()

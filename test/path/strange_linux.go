@@ -61,6 +61,7 @@ func (g *generator) tunneled() {
 	}
 	p := reference.Packet{Src: same(otherNode, v6), Dst: same(nodeAddrs, v6), Proto: reference.UDP, Sport: 1000, Dport: tunnelPort, Inner: &inner}
 	at := "uplink"
+	var more []func(*Step)
 	switch g.r.IntN(5) {
 	case 0:
 		p.Src = g.anyAddr(v6)
@@ -73,6 +74,15 @@ func (g *generator) tunneled() {
 		}
 	case 2:
 		p.Fragment, p.Inner = pick(g, reference.FirstFragment, reference.LaterFragment), nil
+	case 3: // by this node to another
+		p.Dst = p.Src
+		if g.chance(70) {
+			p.Src = same(strangers[:2], v6)
+		}
+		if g.chance(60) {
+			p.Dst, p.Dport = same(services[:2], v6), 53
+			more = append(more, translatedTo(netip.AddrPortFrom(same(otherNode, v6), tunnelPort), g.chance(50)))
+		}
 	}
 	if g.chance(20) {
 		g.extend(&p)
@@ -89,7 +99,7 @@ func (g *generator) tunneled() {
 	if at == "host" {
 		at = "uplink"
 	}
-	g.add(nil, p, at)
+	g.step(at, p, more...)
 }
 
 func (g *generator) onWire() {

@@ -2,7 +2,10 @@
 
 package reference
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // NoMark is the number of the record of a packet without a mark.
 const NoMark = -1
@@ -115,14 +118,30 @@ func (n *Node) Forward(device int, p *Packet) Verdict {
 	if route := n.route(p.Src); p.V6() && route != nil && route.Device != device && n.isHere(p.Dst) && !n.isOwn(p.Dst) {
 		return drop("an address of another node from elsewhere")
 	}
-	return Verdict{Fate: ToStack, Why: "not ours"}
+	return n.sendOn(device, p, "not ours")
+}
+
+// sendOn decides a packet that leaves for another host, maybe masqueraded. It must not reach the tunnel of another node
+// with an inner source of this one.
+func (n *Node) sendOn(device int, p *Packet, why string) Verdict {
+	pass := Verdict{Fate: ToStack, Why: why}
+	if !slices.ContainsFunc(n.Tunnels, func(t Tunnel) bool { return slices.Contains(t.Outer, p.Dst) }) {
+		return pass
+	}
+	if v := n.LocalIn(device, p); v.Fate == Dropped && v.Why != endless {
+		return v
+	}
+	return pass
 }
 
 // LocalOut decides a packet of another host that the kernel's virtual server (IPVS) forwards: it has passed
 // LocalIn.
-func (n *Node) LocalOut(int, *Packet) Verdict {
-	return Verdict{Fate: ToStack, Why: "sent on to a backend"}
+func (n *Node) LocalOut(device int, p *Packet) Verdict {
+	return n.sendOn(device, p, "sent on to a backend")
 }
+
+// endless is the reason to drop a packet whose headers the programs do not read to their end.
+const endless = "headers without an end"
 
 // LocalIn decides a packet from another host to this node.
 func (n *Node) LocalIn(device int, p *Packet) Verdict {
@@ -136,7 +155,7 @@ func (n *Node) LocalIn(device int, p *Packet) Verdict {
 	case n.TunnelPort == 0 || device == Host:
 		return pass
 	case p.V6() && (p.headersOfIP() > 8 || p.Fragment != LaterFragment && (p.headersOfIP() == 8 || !p.reaches(left))):
-		return drop("headers without an end")
+		return drop(endless)
 	case p.Proto != UDP || p.Fragment == LaterFragment || left < udp+8 || p.Dport != n.TunnelPort:
 		return pass
 	case p.Fragment != Whole:
