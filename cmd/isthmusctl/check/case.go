@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
@@ -35,6 +36,8 @@ type testQuery struct {
 	from, to string
 	protocol model.Protocol
 	port     uint16
+	// portName is the name that a file has instead of a number; backends replaces it.
+	portName string
 	want     model.Verdict
 	// by is the Service that the client calls; to is then one of its backends.
 	by string
@@ -51,23 +54,31 @@ func (q testQuery) String() string {
 	return fmt.Sprintf("%s -> %s %s/%d", q.from, q.to, q.protocol, q.port)
 }
 
-// backends replaces each query to a Service by one for each of its backends, all with the wanted verdict.
+// backends replaces each query to a Service by one for each of its backends, all with the wanted verdict. It replaces names
+// of ports by numbers.
 func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuery, error) {
 	var queries []testQuery
+	owners := sync.OnceValue(s.Owners)
 	for _, q := range c.queries {
 		to, err := serviceOf(q.to, all)
-		port := q.port
+		port := q.portName
+		if port == "" {
+			port = fmt.Sprint(q.port)
+		}
 		var node, client netip.Addr
-		if err == nil && to == nil {
+		if err == nil && to == nil && q.portName == "" {
 			to, port, node, client = q.byNodePort(s, all)
 		}
 		if err == nil && to == nil {
+			if err := q.resolve(s, owners); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", where(q.at, c.at), c.title, err)
+			}
 			queries = append(queries, q)
 			continue
 		}
 		var ports []model.ServicePort
 		if err == nil {
-			ports, err = service.Port(to, fmt.Sprint(port), &q.protocol)
+			ports, err = service.Port(to, port, &q.protocol)
 		}
 		for _, port := range ports {
 			var found []service.Backend
@@ -83,7 +94,7 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 			}
 			for _, b := range found {
 				one := q
-				one.by, one.to, one.port = q.to, b.Name, b.Port
+				one.by, one.to, one.port, one.portName = q.to, b.Name, b.Port, ""
 				queries = append(queries, one)
 			}
 		}
@@ -96,14 +107,30 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 
 // byNodePort returns the Service that the query calls by a port of a node, the port of the Service, and the addresses of
 // the node and of the client. The Service is nil if there is none.
-func (q testQuery) byNodePort(s *model.Snapshot, all *service.Services) (to *model.Service, port uint16, node, client netip.Addr) {
+func (q testQuery) byNodePort(s *model.Snapshot, all *service.Services) (to *model.Service, port string, node, client netip.Addr) {
 	at, err := ends.Addresses(s, q.to)
 	from, wrong := ends.Addresses(s, q.from)
 	if err != nil || wrong != nil || strings.Contains(strings.TrimPrefix(q.to, "node:"), "/") {
-		return nil, 0, node, client // asking about the flow finds it, too
+		return nil, "", node, client // asking about the flow finds it, too
 	}
 	to, of := all.AtNode(at[0], q.protocol, q.port)
-	return to, of.Port, at[0], from[0]
+	return to, fmt.Sprint(of.Port), at[0], from[0]
+}
+
+// resolve replaces the name of a port by the number that it has in the destination pod.
+func (q *testQuery) resolve(s *model.Snapshot, owners func() model.Owners) error {
+	if q.portName == "" {
+		return nil
+	}
+	at, err := ends.Addresses(s, q.to)
+	if err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	if q.port, err = ends.Port(q.portName, q.protocol, owners().Pods[at[0]]); err != nil {
+		return fmt.Errorf("port: %w", err)
+	}
+	q.portName = ""
+	return nil
 }
 
 // serviceOf returns the Service that an end names, by svc/NAMESPACE/NAME or an address, or nil.

@@ -224,7 +224,7 @@ func TestBadTests(t *testing.T) {
 		"no manifests":    {"t.yaml", "manifests: [nowhere]\ntests: []\n", "line 1: manifests: "},
 		"flow objects":    {"t.yaml", "objects: [{kind: Pod}]\n", "line 1: objects: want a list with one object after each dash"},
 		"YAML want":       {"t.yaml", yamlStart[len("manifests: [m]\n"):] + "  - {from: a/p, to: 1.1.1.1, port: 1}\n", `line 10: want: "": give allow or deny`},
-		"YAML port":       {"t.yaml", yamlStart[len("manifests: [m]\n"):] + "  - {from: a/p, to: 1.1.1.1, port: http, want: deny}\n", `line 10: port: "http"`},
+		"YAML port":       {"t.yaml", yamlStart[len("manifests: [m]\n"):] + "  - {from: a/p, to: 1.1.1.1, port: http, want: deny}\n", `t.yaml:10: one: port: "http": give a number from 1 to 65535; only pods have named ports`},
 		"YAML to":         {"t.yaml", yamlStart[len("manifests: [m]\n"):] + "  - {from: a/p, port: 1, want: deny}\n", `line 10: to: missing`},
 		"YAML pod":        {"t.yaml", yamlStart[len("manifests: [m]\n"):] + "  - {from: a/q, to: 1.1.1.1, port: 1, want: deny}\n", `t.yaml:10: one: from: no pod a/q`},
 		"families":        {"t.yaml", yamlStart[len("manifests: [m]\n"):] + "  - {from: '::1', to: 1.1.1.1, port: 1, want: deny}\n", `t.yaml:10: one: `},

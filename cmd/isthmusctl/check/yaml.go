@@ -301,15 +301,18 @@ func (f *yamlFile) queries(n *yaml.Node) ([]testQuery, error) {
 
 func yamlQuery(protocol, port, want string) (q testQuery, err error) {
 	var number *int
-	if port != "" {
-		n, err := strconv.Atoi(port)
-		if err != nil {
-			return q, fmt.Errorf("port: %q: give the destination port, 0 to 65535", port)
-		}
+	n, err := strconv.Atoi(port)
+	switch {
+	case err == nil:
 		number = &n
+	case port != "": // a name: what it means depends on the destination
+		q.portName, number = port, new(int)
 	}
 	if q.protocol, q.port, err = protocolAndPort(protocol, number); err != nil {
 		return q, err
+	}
+	if q.portName != "" && !q.protocol.HasPorts() {
+		return q, fmt.Errorf("port: %q: %s has no ports: remove the field", q.portName, q.protocol)
 	}
 	q.want, err = verdict(want)
 	return q, err
