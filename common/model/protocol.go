@@ -48,6 +48,14 @@ func (p Protocol) String() string {
 	return strconv.Itoa(int(p))
 }
 
+// Words returns the name of the protocol, or "protocol 47" for one without, where a number alone would read as a port.
+func (p Protocol) Words() string {
+	if name := p.String(); name != strconv.Itoa(int(p)) {
+		return name
+	}
+	return fmt.Sprintf("protocol %d", uint8(p))
+}
+
 // ParseProtocol parses a protocol name in any case ("TCP", "icmpv6") or a number from 1 to 255.
 func ParseProtocol(s string) (Protocol, error) {
 	for _, p := range []Protocol{ICMP, TCP, UDP, ICMPv6, SCTP} {

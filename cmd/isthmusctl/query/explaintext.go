@@ -46,6 +46,8 @@ func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
 	at := x.Protocol
 	if p, err := model.ParseProtocol(x.Protocol); err == nil && p.HasPorts() {
 		at = fmt.Sprintf("%s %d", x.Protocol, x.Port)
+	} else if err == nil {
+		at = p.Words()
 	}
 	fmt.Fprintf(&b, "%s -> %s %s: %s\n", x.From, x.To, at, x.Verdict)
 	if len(x.Sides) == 0 {

@@ -20,7 +20,9 @@ import (
 func (m *matrix) heading() string {
 	what := "all ports"
 	if m.only != nil {
-		what = m.only.String()
+		if what = m.only.String(); !m.only.protocol.HasPorts() {
+			what = m.only.protocol.Words()
+		}
 	}
 	pods := 0
 	seen := make(map[*reach.Group]bool)

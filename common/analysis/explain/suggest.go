@@ -78,7 +78,7 @@ func suggest(s *model.Snapshot, owners model.Owners, reference *policy.Evaluator
 	switch {
 	case !slices.Contains([]model.Protocol{model.TCP, model.UDP, model.SCTP}, f.Protocol):
 		rule.AnyPort = true
-		note = append(note, fmt.Sprintf("a NetworkPolicy cannot name %s, so the rule allows every protocol and port", f.Protocol))
+		note = append(note, fmt.Sprintf("a NetworkPolicy cannot name %s, so the rule allows every protocol and port", f.Protocol.Words()))
 	case f.Port == 0:
 		rule.Ports = []model.PortMatch{{Protocol: f.Protocol, Last: 65535}}
 		api.Ports = []SuggestedPort{{Protocol: f.Protocol.String()}}
