@@ -24,8 +24,12 @@ type Service struct {
 	// KeepsClients is true if nodes forward packets only to their own pods and keep the client's address
 	// (externalTrafficPolicy: Local).
 	KeepsClients bool
-	// Addresses are its cluster IPs, external IPs and those of its load balancer.
-	Addresses []netip.Addr
+	// OwnNode is true if a client in the cluster that calls a cluster IP reaches only backends on its own node
+	// (internalTrafficPolicy: Local).
+	OwnNode bool
+	// Addresses are its cluster IPs, external IPs and those of its load balancer. The first ClusterIPs are cluster IPs.
+	Addresses  []netip.Addr
+	ClusterIPs int
 }
 
 // ServicePort is a port of a Service.

@@ -85,11 +85,7 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 			if found, err = all.Backends(to, port); err != nil {
 				break
 			}
-			if node.IsValid() {
-				found = all.ByNode(to, node, client, found)
-			}
-			if len(found) == 0 {
-				err = fmt.Errorf("no backend of Service %s/%s on this node, and externalTrafficPolicy is Local", to.Namespace, to.Name)
+			if found, err = q.forwarded(s, all, to, node, client, found); err != nil {
 				break
 			}
 			for _, b := range found {
@@ -103,6 +99,25 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 		}
 	}
 	return queries, nil
+}
+
+// forwarded returns those backends to which nodes forward the client, by a port of a node if that is set.
+func (q testQuery) forwarded(s *model.Snapshot, all *service.Services, to *model.Service, node, client netip.Addr, found []service.Backend) ([]service.Backend, error) {
+	if node.IsValid() {
+		if found = all.ByNode(to, node, client, found); len(found) == 0 {
+			return nil, fmt.Errorf("no backend of Service %s/%s on this node, and externalTrafficPolicy is Local", to.Namespace, to.Name)
+		}
+		return found, nil
+	}
+	from, err := ends.Addresses(s, q.from)
+	if err != nil {
+		return found, nil // the flows to the backends report it
+	}
+	called, _ := netip.ParseAddr(strings.TrimPrefix(q.to, "ip:"))
+	if found = all.ByClient(to, called.Unmap(), from[0], found); len(found) == 0 {
+		return nil, fmt.Errorf("no backend of Service %s/%s: internalTrafficPolicy is Local, and none is on the node of the client", to.Namespace, to.Name)
+	}
+	return found, nil
 }
 
 // byNodePort returns the Service that the query calls by a port of a node, the port of the Service, and the addresses of

@@ -42,7 +42,7 @@ func Apply(live, applied model.Objects, prune bool) model.Objects {
 	o.Services = replace(live.Services, applied.Services, func(s *model.Service) [2]string { return [2]string{s.Namespace, s.Name} },
 		func(was, is *model.Service) *model.Service {
 			s := *is
-			s.Addresses = was.Addresses // the API server has assigned them
+			s.Addresses, s.ClusterIPs = was.Addresses, was.ClusterIPs // the API server has assigned them
 			return &s
 		})
 	o.Pods = applyPods(live.Pods, applied)

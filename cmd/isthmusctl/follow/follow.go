@@ -58,6 +58,9 @@ func (o Named) Targets(s *model.Snapshot, services *service.Services) ([]Target,
 		if err != nil {
 			return nil, fmt.Errorf("--to: %w", err)
 		}
+		if backends = services.ByClient(to, family, from[0], backends); len(backends) == 0 {
+			return nil, fmt.Errorf("--to: no backend of Service %s/%s: internalTrafficPolicy is Local, and none is on the node of the client", to.Namespace, to.Name)
+		}
 		for _, b := range backends {
 			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
 			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {

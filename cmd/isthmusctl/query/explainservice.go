@@ -101,6 +101,8 @@ func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *
 		}
 		if o.via != "" {
 			backends = all.ByNode(to, family, from[0], backends)
+		} else if backends = all.ByClient(to, family, from[0], backends); len(backends) == 0 {
+			return nil, fmt.Errorf("--to: no backend of Service %s for %s: internalTrafficPolicy is Local, and none is on the node of the client", x.Service, o.to)
 		}
 		for _, b := range backends {
 			f := model.Flow{Protocol: port.Protocol, Port: b.Port}

@@ -92,7 +92,11 @@ func backendsText(r *service.Route, wide bool) string {
 	if wide {
 		few = len(all)
 	}
-	return cli.Shorten(all, few)
+	text := cli.Shorten(all, few)
+	if r.Service.OwnNode {
+		text += "; internalTrafficPolicy Local: each node leads to its own only"
+	}
+	return text
 }
 
 // writeCSV writes a line for every pair of a pod and a backend.

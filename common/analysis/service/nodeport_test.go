@@ -66,3 +66,49 @@ func TestNodePort(t *testing.T) {
 		}
 	}
 }
+
+// With internalTrafficPolicy Local, a client in the cluster reaches by a cluster IP the backends on its own node, also those
+// on the host network; by other addresses, and from elsewhere, all. Of a node port, too, such a backend is on its node.
+func TestOwnNode(t *testing.T) {
+	addr := netip.MustParseAddr
+	host := func(name, node string) *model.Pod {
+		return &model.Pod{PodID: model.PodID{Namespace: "shop", Name: name}, Node: node, HostNetwork: true}
+	}
+	client := &model.Pod{PodID: model.PodID{Namespace: "shop", Name: "client"}, Node: "n1", IPs: []netip.Addr{addr("10.0.1.2")}, Labels: model.MakeLabels(map[string]string{"client": "yes"})}
+	back := &model.Pod{PodID: model.PodID{Namespace: "shop", Name: "b"}, Node: "n2", IPs: []netip.Addr{addr("10.0.2.2")}}
+	s := model.MakeSnapshot(nil, []*model.Node{{Name: "n1", Addresses: []netip.Addr{addr("172.30.0.11")}}, {Name: "n2", Addresses: []netip.Addr{addr("172.30.0.12")}}},
+		[]*model.Pod{client, back, host("h1", "n1"), host("h2", "n2")}, nil)
+	port := model.ServicePort{Protocol: model.TCP, Port: 80, Target: 8080}
+	front := &model.Service{Namespace: "shop", Name: "front", Selects: true, Pods: model.MakeSelector(model.Requirement{Key: "client", Operator: model.DoesNotExist}), Ports: []model.ServicePort{port},
+		OwnNode: true, KeepsClients: true, Addresses: []netip.Addr{addr("10.96.0.1"), addr("198.51.100.1")}, ClusterIPs: 1}
+	all := service.New(s, []*model.Service{front}, nil)
+	backends, err := all.Backends(front, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(list []service.Backend) string {
+		var names []string
+		for _, b := range list {
+			names = append(names, b.Name)
+		}
+		return fmt.Sprint(names)
+	}
+	for _, c := range []struct {
+		to     netip.Addr
+		client string
+		want   string
+	}{
+		{netip.Addr{}, "10.0.1.2", "[shop/h1]"},
+		{addr("10.96.0.1"), "10.0.1.2", "[shop/h1]"},
+		{addr("10.96.0.1"), "172.30.0.12", "[shop/b shop/h2]"},
+		{addr("198.51.100.1"), "10.0.1.2", "[shop/b shop/h1 shop/h2]"},
+		{addr("10.96.0.1"), "192.0.2.1", "[shop/b shop/h1 shop/h2]"},
+	} {
+		if got := names(all.ByClient(front, c.to, addr(c.client), backends)); got != c.want {
+			t.Errorf("%s to %s: %s, want %s", c.client, c.to, got, c.want)
+		}
+	}
+	if got := names(all.ByNode(front, addr("172.30.0.12"), addr("192.0.2.1"), backends)); got != "[shop/b shop/h2]" {
+		t.Errorf("by a node port of n2: %s", got)
+	}
+}

@@ -30,7 +30,10 @@ func convertService(o *corev1.Service, s Strictness) (*model.Service, field.Erro
 	service := &model.Service{Namespace: intern(o.Namespace), Name: o.Name,
 		KeepsClients: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal}
 	var wrong field.ErrorList
-	service.Addresses, wrong = serviceAddresses(o)
+	if local := o.Spec.InternalTrafficPolicy; local != nil && *local == corev1.ServiceInternalTrafficPolicyLocal {
+		service.OwnNode = true
+	}
+	service.Addresses, service.ClusterIPs, wrong = serviceAddresses(o)
 	errs = append(errs, wrong...)
 	service.Ports, wrong = servicePorts(o)
 	errs = append(errs, wrong...)
@@ -86,8 +89,8 @@ func servicePorts(o *corev1.Service) (all []model.ServicePort, errs field.ErrorL
 	return all, errs
 }
 
-// serviceAddresses returns the addresses to which clients send.
-func serviceAddresses(o *corev1.Service) (all []netip.Addr, errs field.ErrorList) {
+// serviceAddresses returns the addresses to which clients send, first the cluster IPs, and how many these are.
+func serviceAddresses(o *corev1.Service) (all []netip.Addr, cluster int, errs field.ErrorList) {
 	add := func(text string, path *field.Path) {
 		if text == "" || text == corev1.ClusterIPNone {
 			return
@@ -106,11 +109,12 @@ func serviceAddresses(o *corev1.Service) (all []netip.Addr, errs field.ErrorList
 	for i, text := range o.Spec.ClusterIPs {
 		add(text, spec.Child("clusterIPs").Index(i))
 	}
+	cluster = len(all)
 	for i, text := range o.Spec.ExternalIPs {
 		add(text, spec.Child("externalIPs").Index(i))
 	}
 	for i, ingress := range o.Status.LoadBalancer.Ingress {
 		add(ingress.IP, field.NewPath("status", "loadBalancer", "ingress").Index(i).Child("ip"))
 	}
-	return all, errs
+	return all, cluster, errs
 }
