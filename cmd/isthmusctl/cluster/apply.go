@@ -9,6 +9,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
+// Reader returns a source that reads manifests as objects to apply, with the same flags but --stored.
+func (s *Source) Reader() Source {
+	return Source{SkipBad: s.SkipBad, AllowEmpty: s.AllowEmpty, applied: true, stdin: s.stdin, quiet: s.quiet, command: s.command}
+}
+
+// Skipped adds the documents that another source has skipped.
+func (s *Source) Skipped(other *Source) { s.leftOut += other.leftOut }
+
 // ObjectsOf lists the objects of a snapshot.
 func ObjectsOf(s *model.Snapshot) model.Objects {
 	o := model.Objects{

@@ -470,14 +470,6 @@ func (s *Source) Report(stderr io.Writer, p Problems) error {
 	return fmt.Errorf("%s%s; --skip-bad skips such documents, isthmusctl lint lists all errors", p.Bad[0], more)
 }
 
-// Reader returns a source that reads manifests as objects to apply, with the same flags but --stored.
-func (s *Source) Reader() Source {
-	return Source{SkipBad: s.SkipBad, AllowEmpty: s.AllowEmpty, applied: true, stdin: s.stdin, quiet: s.quiet, command: s.command}
-}
-
-// Skipped adds the documents that another source has skipped.
-func (s *Source) Skipped(other *Source) { s.leftOut += other.leftOut }
-
 // Name names the source in a few words.
 func (s *Source) Name() string {
 	switch {
