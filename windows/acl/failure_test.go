@@ -158,8 +158,8 @@ func TestPlanFailsClosed(t *testing.T) {
 	}
 }
 
-// TestSetsOfListsThatAreWritten checks two orders that random clusters seldom need. In both a
-// member leaves a set while a list that refers to it is written.
+// TestSetsOfListsThatAreWritten checks orders that random clusters seldom need. A member leaves or
+// joins a set while a list that refers to it is written. Its verdict stays as it is before and after.
 func TestSetsOfListsThatAreWritten(t *testing.T) {
 	leaver, stayer := netip.MustParseAddr("10.0.3.3"), netip.MustParseAddr("10.0.3.4")
 	const set = "isthmus-00ff-v4"
@@ -176,12 +176,14 @@ func TestSetsOfListsThatAreWritten(t *testing.T) {
 	}
 	exception, permission, nothing := ends(hns.Block, hns.Allow), ends(hns.Allow, hns.Block), ends("", hns.Block)
 	for name, c := range map[string]struct {
-		was, is []hns.ACL // of the first endpoint, which denies the member before and after
+		was, is []hns.ACL // of the first endpoint, with the same verdict about the member before and after
 		other   []hns.ACL // of the second, for which the set changes
+		allowed bool      // the verdict
 	}{
-		"a list leaves the set":  {exception, nothing, exception},
-		"a list joins the set":   {nothing, permission, permission},
-		"a list turns it around": {nothing, exception, exception},
+		"a list leaves the set":           {exception, nothing, exception, false},
+		"a list joins the set":            {nothing, permission, permission, false},
+		"a list turns it around":          {nothing, exception, exception, false},
+		"a list joins an exception's set": {ends("", hns.Allow), exception, exception, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": c.was, "b:eth0": c.other}, Sets: map[string][]netip.Addr{set: {leaver, stayer}}}
@@ -197,15 +199,15 @@ func TestSetsOfListsThatAreWritten(t *testing.T) {
 				}
 				return got.Allow
 			}
-			if verdict(from) || verdict(to) {
-				t.Fatal("the pod is not denied before and after: the test shows nothing")
+			if verdict(from) != c.allowed || verdict(to) != c.allowed {
+				t.Fatalf("the verdict is not %t before and after: the test shows nothing", c.allowed)
 			}
 			plan := acl.NewPlan(from, to)
 			flip := slices.IndexFunc(plan.Steps, func(s acl.Step) bool { return s.Action == acl.WriteList })
 			for bad := -1; bad < len(plan.Steps); bad++ { // -1: no step fails
 				err := failingAt(from, plan, bad, func(now *acl.Ruleset, s acl.Step) error {
-					if verdict(now) {
-						return fmt.Errorf("%s passes", leaver)
+					if verdict(now) != c.allowed {
+						return fmt.Errorf("%s passes is %t, before and after %t", leaver, !c.allowed, c.allowed)
 					}
 					return nil
 				})
