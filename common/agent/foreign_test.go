@@ -163,6 +163,29 @@ func TestForeignOthers(t *testing.T) {
 	})
 }
 
+// Packets of an observed pod pass from its ADD on; those of another pod pass once its policy is in force.
+func TestForeignObserved(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.noPool, r.change = true, func(c *agent.Config) { c.PolicyOnly, c.Observe = true, model.ObserveSome }
+		r.start()
+		for i, enforcement := range []string{"enforce", "observe"} {
+			s := cluster{pods: 4, nodes: []*model.Node{node("node1")}}.snapshot()
+			ns, _ := s.Namespaces.Get("shop")
+			ns.Enforcement = enforcement
+			r.agent.Publish(s)
+			r.settle()
+			if _, err := r.agent.Add(context.Background(), foreignRequest(i, runningIP(i).String())); err != nil {
+				t.Fatal(err)
+			}
+			want := enforcement == "observe"
+			if before, after := r.fake.Observed(id(i)); before != want || after != want {
+				t.Errorf("%s: the endpoint is observed %t when it is attached, %t under policy; want %t", enforcement, before, after, want)
+			}
+		}
+		r.end()
+	})
+}
+
 // DEL of mode policy succeeds without an agent. The next agent removes the endpoints whose network namespace is gone, a
 // running one those that went without a DEL, and both keep the others.
 func TestForeignGone(t *testing.T) {
