@@ -265,6 +265,8 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 			return act ? drop(skb, l, p, act) : PASS;
 		if (p->fragment == FRAGMENT_LATER && !find_fragment(l, p))
 			return drop(skb, l, p, DROP_FRAGMENT);
+		if (from_pod && odd_error(p, v6))
+			return drop(skb, l, p, DROP_NEIGHBOUR);
 	}
 	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))
 		return drop(skb, l, p, DROP_SPOOFED);

@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// A host that is no node cannot send tunneled packets through a Service that leads to the tunnel port of a node, although the
-// node of the Service masquerades it: to the other node, the packet then comes from a node.
+// A host that is no node cannot send tunneled packets through a Service that leads to the tunnel port of a node. The node of the
+// Service would masquerade it: to the other node, the packet would come from a node.
 func TestAttackTunnelByNodePort(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, u underlay, n nodes) {

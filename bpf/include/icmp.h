@@ -12,6 +12,8 @@
 
 #define ICMP4_ECHO_REPLY 0
 #define ICMP4_UNREACHABLE 3
+#define ICMP4_SOURCE_QUENCH 4
+#define ICMP4_REDIRECT 5
 #define ICMP4_ECHO_REQUEST 8
 #define ICMP4_TIME_EXCEEDED 11
 #define ICMP4_PARAMETER_PROBLEM 12
@@ -27,6 +29,23 @@
 #define MLD_QUERY 130
 #define MLD_DONE 132
 #define MLD2_REPORT 143
+
+/* Reports whether connection tracking may skip a header of IPv6 to find what follows. */
+static __always_inline bool is_extension(__u8 next)
+{
+	return next == IPPROTO_ROUTING || next == IPPROTO_FRAGMENT || next == IPPROTO_AH || next == IPPROTO_NONE || next == IPPROTO_DSTOPTS;
+}
+
+/* Reports whether a message is one that connection tracking takes for an error about a flow, but that
+ * no pod has a reason to send: source quench, redirect, and the unassigned types of ICMPv6. */
+static __always_inline bool odd_error(const struct packet *p, bool v6)
+{
+	if (p->kind == PACKET_ERROR || p->fragment == FRAGMENT_LATER)
+		return false;
+	if (v6)
+		return p->flow.protocol == IPPROTO_ICMPV6 && p->icmp < ICMP6_ECHO_REQUEST;
+	return p->flow.protocol == IPPROTO_ICMP && (p->icmp == ICMP4_SOURCE_QUENCH || p->icmp == ICMP4_REDIRECT);
+}
 
 /* The first bytes of all ICMP and ICMPv6 messages. */
 struct icmp_header {

@@ -6,7 +6,7 @@
 /* ICMP errors. An error passes if it quotes a packet of a flow that policy allows now. The pod
  * must have sent or received that packet, and the error must go to its sender. It may come from
  * any router, but not from a pod that is no end of the flow. Any other error is decided as an
- * ordinary packet. */
+ * ordinary packet; but not one of a pod that connection tracking would translate. */
 
 /* The rate of ICMP errors for each pod and direction. The units are those of the event budgets:
  * each jiffy adds error_rate units, an error costs event_cost, an idle pod has error_window. */
@@ -94,7 +94,7 @@ __noinline int is_known_pod(const struct ip *addr, int v6)
  * quoted packet. A pod quotes only packets that it received. */
 static __always_inline bool may_quote(const struct packet *p, bool from_pod)
 {
-	if (!p->quoted.protocol || !same(&p->flow.dst, &p->quoted.src))
+	if (!p->quoted.protocol || (p->v6 && is_extension(p->quoted.protocol)) || !same(&p->flow.dst, &p->quoted.src))
 		return false;
 	return same(&p->flow.src, &p->quoted.dst) || !(from_pod || is_known_pod(&p->flow.src, p->v6));
 }
@@ -120,5 +120,7 @@ __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, co
 		if (conn_remains(c, end) && take_error_budget(l))
 			return act;
 	}
+	if (l->from_pod && verdict_of(evaluate(skb, l, p)) == ALLOW && error_is_translated(skb, p))
+		return DROP_REVOKED;
 	return evaluate_new_role(skb, l, p) == ALLOW ? ACT_PASS : ACT_DENIED;
 }

@@ -150,6 +150,38 @@ __noinline int find_translated_source(struct __sk_buff *skb, const struct packet
 	return exchanged;
 }
 
+/* Reports whether the host stack may send an ICMP error of a pod to another address than its own:
+ * connection tracking translates it like the packet that it quotes. What cannot be looked up may be
+ * translated: SCTP, IPv6 with extension headers, and what does not quote ports, as a fragment. */
+__noinline int error_is_translated(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
+	struct nf_conntrack_man *man;
+	struct ip other = {};
+	struct nf_conn *ct;
+
+	if (!p || !p->quoted.protocol || p->quoted.protocol == IPPROTO_SCTP)
+		return true;
+	if (p->quoted.protocol != IPPROTO_TCP && p->quoted.protocol != IPPROTO_UDP)
+		return p->v6 && is_extension(p->quoted.protocol);
+	if (!has_nf_conntrack)
+		return true;
+	ct = find_tracked(skb, &p->quoted, p->v6, true, &opts); /* the direction that the pod sends */
+	if (!ct)
+		return opts.error != -ENOENT;
+	man = opts.dir ? &ct->tuplehash[0].tuple.src : &ct->tuplehash[1].tuple.src;
+	if (p->v6) {
+		other.word[0] = man->u3.all[0];
+		other.word[1] = man->u3.all[1];
+		other.word[2] = man->u3.all[2];
+		other.word[3] = man->u3.all[3];
+	} else {
+		other.word[3] = man->u3.all[0];
+	}
+	bpf_ct_release(ct);
+	return !same(&other, &p->flow.dst);
+}
+
 /* Inserts a TCP connection into connection tracking, from src to the backend of c. The host stack
  * then chooses another source port for a connection that DNAT gives the same addresses and ports.
  * The entry expires after ten seconds, the default of the kernel. Returns 0. */

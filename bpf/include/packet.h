@@ -32,6 +32,7 @@
 #define IPPROTO_ROUTING 43
 #define IPPROTO_FRAGMENT 44
 #define IPPROTO_ICMPV6 58
+#define IPPROTO_NONE 59
 #define IPPROTO_DSTOPTS 60
 
 enum packet_kind {

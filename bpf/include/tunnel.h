@@ -115,8 +115,8 @@ static __always_inline bool to_tunnel_node(const struct view *v, bool v6)
 		bpf_map_lookup_elem(&tunnel_nodes, &outer);
 }
 
-/* Reports whether a packet may enter the tunnel device of this host, or of another node that it is
- * forwarded to: it is not for that device, or its inner source belongs to the node that sent it. A
+/* Reports whether a packet may enter a tunnel device: that of this host, or of another node to which
+ * it is forwarded. It is not for that device, or its inner source belongs to the node that sent it. A
  * forwarded packet may be masqueraded later, and would then come from this node. */
 static __always_inline bool may_enter(const struct view *v, bool v6)
 {

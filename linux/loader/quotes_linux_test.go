@@ -131,3 +131,26 @@ func TestErrorsQuoteOptionsAndFragments(t *testing.T) {
 		b.expect(in, icmpError(false, in, kind, sent), false, bpfobj.CountIngressDeny)
 	}
 }
+
+// Policy does not decide errors of a pod about flows that it does not know, if connection tracking may translate them: without
+// lookups, and in SCTP, of which there are none. Nor does it decide messages that only connection tracking takes for errors.
+func TestErrorsThatMayBeTranslated(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
+		b.under(tableOpen)
+		kind, odd := errorKinds(v6)[0], []uint8{4, 5}
+		if v6 {
+			odd = []uint8{0, 5, 127}
+		}
+		received := frame(in, ip(v6, in, layers.IPProtocolUDP), udp(80, 1000), payload)
+		b.expect(out, icmpError(v6, out, kind, received), false, bpfobj.DropRevoked)
+		b.expect(out, icmpError(v6, out, kind, frame(in, ip(v6, in, layers.IPProtocolSCTP), sctp(80, 1000))), false, bpfobj.DropRevoked)
+		b.expect(out, icmpError(v6, out, kind, frame(in, ip(v6, in, layers.IPProtocolGRE), payload)), true, bpfobj.CountEgressAllow)
+		for _, k := range odd {
+			b.expect(out, icmpError(v6, out, k, received), false, bpfobj.DropNeighbour)
+		}
+		if v6 { // connection tracking skips the extension headers of a quote
+			b.expect(out, icmpError(v6, out, kind, frame(in, ip(v6, in, layers.IPProtocolIPv6Destination), payload)), false, bpfobj.DropRevoked)
+		}
+	})
+}

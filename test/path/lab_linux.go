@@ -107,6 +107,17 @@ func (c *conntrack) knows(src, dst netip.AddrPort, proto uint8) bool {
 	return c.sent(src, dst, proto) != nil || c.sent(dst, src, proto) != nil || c.answered(src, dst, proto) != nil || c.answered(dst, src, proto) != nil
 }
 
+// receives returns the address to which the stack sends what src sends to dst, if it knows the flow.
+func (c *conntrack) receives(src, dst netip.AddrPort, proto uint8) (netip.Addr, bool) {
+	if t := c.sent(src, dst, proto); t != nil {
+		return t.to.Addr(), true
+	}
+	if t := c.answered(src, dst, proto); t != nil {
+		return t.src.Addr(), true
+	}
+	return netip.Addr{}, false
+}
+
 // taken reports whether a flow has these addresses in one of its directions.
 func (c *conntrack) taken(src, dst netip.AddrPort, proto uint8) bool {
 	return c.sent(src, dst, proto) != nil || c.answered(src, dst, proto) != nil

@@ -185,6 +185,7 @@ func (r *Runner) Run(steps []Step) error {
 func (r *Runner) reset() error {
 	r.node, r.digests, r.marks, r.dirty, r.hooked = newReference(), make(map[string]string), nil, false, false
 	r.node.Tracked, r.node.Track, r.waiting = r.track.knows, r.track.learn, make(map[fragmentKey]*datagram)
+	r.node.Receives = r.track.receives
 	for id := range maps.Clone(r.layout.State().Policy.Endpoints) {
 		if err := r.detach(string(id[:1])); err != nil {
 			return err

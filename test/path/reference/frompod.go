@@ -2,7 +2,10 @@
 
 package reference
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // FromPod decides a packet that a pod sends.
 func (n *Node) FromPod(device int, p *Packet) Verdict {
@@ -29,6 +32,9 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 	}
 	w := &walk{pod: pod, packet: p, dir: Egress}
 	w.src, w.dst = p.Ends()
+	if p.isOddError() {
+		return drop("error that no pod sends")
+	}
 	if p.Fragment == LaterFragment {
 		var known bool
 		if w.src, w.dst, known = n.ports(pod, Egress, p); !known {
@@ -204,10 +210,28 @@ func (n *Node) sendError(w *walk) Verdict {
 		}
 		return Verdict{Fate: ToStack, Why: "error about a flow"}
 	}
+	if n.sendsOn(p) {
+		return drop("error that the stack may translate")
+	}
 	if !n.evaluate(w) {
 		return drop("egress policy")
 	}
 	return Verdict{Fate: ToStack, Why: "egress policy allows errors"}
+}
+
+// sendsOn reports whether the stack may send an ICMP error of a pod to another address than its own. It looks up TCP and UDP
+// only.
+func (n *Node) sendsOn(p *Packet) bool {
+	q := p.Quote
+	if !p.Quotes() || q.Proto == 0 || q.Proto == SCTP {
+		return true
+	}
+	if q.Proto != TCP && q.Proto != UDP || n.Receives == nil {
+		return false
+	}
+	src, dst := q.Ends()
+	to, known := n.Receives(dst, src, q.Proto)
+	return known && to != p.Dst
 }
 
 // mayQuote reports whether policy still allows the flow for the pod at this end.
@@ -238,7 +262,7 @@ func (p *Packet) Quotes() bool {
 	if p.Cut > 0 {
 		left = min(left, p.Cut)
 	}
-	if q.V6() && (len(q.Extensions) > 0 || q.Fragment != Whole) {
+	if q.V6() && (len(q.Extensions) > 0 || q.Fragment != Whole || slices.Contains([]uint8{0, 43, 44, 51, 59, 60}, q.Proto)) {
 		return false
 	}
 	if !q.V6() && q.Fragment == LaterFragment || left < p.headers()+p.quotedRead() {

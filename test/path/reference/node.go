@@ -91,6 +91,8 @@ type Node struct {
 
 	// Tracked reports whether connection tracking knows a flow, in any direction.
 	Tracked func(src, dst netip.AddrPort, proto uint8) bool
+	// Receives returns the address to which connection tracking sends what src sends to dst, if it knows the flow.
+	Receives func(src, dst netip.AddrPort, proto uint8) (netip.Addr, bool)
 	// Track makes connection tracking know a TCP connection.
 	Track func(src, dst netip.AddrPort)
 

@@ -130,6 +130,17 @@ func (p *Packet) IsError() bool {
 	return p.Type == 3 || p.Type == 11 || p.Type == 12
 }
 
+// isOddError reports whether connection tracking takes p for an error, although no pod has a reason to send it.
+func (p *Packet) isOddError() bool {
+	if !p.isICMP() || p.Fragment == LaterFragment || p.IsError() {
+		return false
+	}
+	if p.V6() {
+		return p.Type < 128
+	}
+	return p.Type == 4 || p.Type == 5
+}
+
 // Opens reports whether p requests a new flow: a SYN without ACK, or an echo request.
 func (p *Packet) Opens() bool {
 	if p.Fragment == LaterFragment {
