@@ -53,6 +53,15 @@ static __always_inline bool same_flow(const struct flow *a, const struct flow *b
 /* The bits of the number of a record that all marks hold: the place, and the lower bits of the round. */
 #define RECORD_NUMBER 0x007fffff
 
+/* Returns the bits of a mark that count how often a place was used, for the record with a number. */
+static __always_inline __u32 round_of(__u64 n)
+{
+	__u32 round = n / POST_DNAT_RECORDS;
+
+	/* bit 7 belongs to another plugin */
+	return foreign ? (round & 0x7f) | (round << 1 & 0x300) : round & MARK_ROUND;
+}
+
 /* Reports whether a record stays for long enough that another packet may name it: the next half of
  * the places does not include its own. */
 static __always_inline bool record_stays(__u32 mark, __u64 written)
@@ -105,7 +114,7 @@ __noinline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
 	r = bpf_map_lookup_elem(&post_dnat, &place);
 	if (!r || !own_record(r))
 		return 0;
-	mark = place << 16 | MARK_POST_DNAT | (n / POST_DNAT_RECORDS & (foreign ? MARK_ROUND & ~MARK_OF_OTHERS : MARK_ROUND));
+	mark = place << 16 | MARK_POST_DNAT | round_of(n);
 	r->slot = slot;
 	r->flow = p->flow;
 	r->kind = kind;

@@ -58,6 +58,7 @@ func newBenchWith(t *testing.T, s loader.Settings) *bench {
 	t.Cleanup(func() { path.Close() })
 	b := &bench{t: t, path: path, pod: bpfobj.PodEndpoint{Ip4: pod4.As4(), Ip6: pod6.As16()}}
 	copy(b.pod.Mac[:], podMAC)
+	copy(b.pod.HostMac[:], hostMAC)
 	index80tcp, _ := policymap.PortIndex(model.TCP, 80)
 	index80udp, _ := policymap.PortIndex(model.UDP, 80)
 	err = path.Execute(&policymap.Writes{

@@ -61,6 +61,33 @@ func TestRecordOfAnotherCPU(t *testing.T) {
 	})
 }
 
+// A mark names another record only after as many rounds as its bits can count: a packet may wait in the host stack for a minute, as
+// a fragment. Marks of foreign interfaces do not use the bits of other plugins.
+func TestMarksOfRounds(t *testing.T) {
+	const counting, others = 0x3ff, 0x2080 // MARK_ROUND, MARK_OF_OTHERS
+	for foreign, rounds := range map[bool]int{false: 1 << 10, true: 1 << 9} {
+		s := loader.DefaultSettings()
+		s.Foreign = foreign
+		b := newBenchWith(t, s)
+		packet := frame(out, ip(false, out, layers.IPProtocolUDP), udp(1000, 80), payload)
+		b.expect(out, packet, true, bpfobj.CountEgressAllow)
+		seen := make(map[uint32]int)
+		for i := range rounds {
+			mark, err := b.path.MarkOf(packet)
+			if err := errors.Join(err, b.path.AdvanceRecords(65536)); err != nil {
+				t.Fatal(err)
+			}
+			if foreign && mark&others != 0 {
+				t.Fatalf("round %d: mark %#x has bits of other plugins", i, mark)
+			}
+			if before, ok := seen[mark&counting]; ok {
+				t.Fatalf("foreign %t: round %d counts as round %d: mark %#x", foreign, i, before, mark)
+			}
+			seen[mark&counting] = i
+		}
+	}
+}
+
 // rewriting sends packets of a pod from two CPUs: one waits in the host stack, while the other writes its record again.
 type rewriting struct {
 	b              *bench

@@ -27,7 +27,7 @@ func OpenSandbox() (*DataPath, error) { return OpenSandboxWith(DefaultSettings()
 // OpenSandboxWith loads the programs with private maps, which Close removes. It pins and
 // attaches nothing; Run sends the packets.
 func OpenSandboxWith(s Settings) (*DataPath, error) {
-	spec, err := bpfobj.LoadPod()
+	spec, err := s.programs()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
@@ -41,7 +41,7 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 			}
 		}
 	}
-	d := &DataPath{pins: make(Pins), instrument: s.Instrument}
+	d := &DataPath{pins: make(Pins), foreign: s.Foreign, observeNode: s.ObserveNode, instrument: s.Instrument}
 	if d.constants, err = s.constants(spec); err != nil {
 		return nil, err
 	}
