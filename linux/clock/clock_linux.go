@@ -5,42 +5,83 @@ package clock
 import (
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 )
 
+// rates are the numbers of jiffies in a second that kernels have.
+var rates = []int{100, 250, 300, 1000}
+
 // MeasureHZ measures the number of jiffies in a second. Kernels do not report it, but only a
-// few values exist, so a short measurement is enough.
+// few values exist, so a short measurement is enough. The first one holds for the process.
 func MeasureHZ() (int, error) {
+	measured.Lock()
+	defer measured.Unlock()
+	if measured.hz != 0 {
+		return measured.hz, nil
+	}
 	clock, err := Open()
 	if err != nil {
 		return 0, err
 	}
 	defer clock.Close()
-	start := time.Now()
-	first, err := clock.Jiffies()
-	if err != nil {
-		return 0, err
+	hz, err := clock.measure()
+	if err == nil {
+		measured.hz = hz
 	}
-	for {
+	return hz, err
+}
+
+var measured struct {
+	sync.Mutex
+	hz int
+}
+
+// measure reads jiffies until only one rate is possible, or for two seconds.
+func (c *Clock) measure() (int, error) {
+	first, err := c.read()
+	for err == nil {
 		time.Sleep(30 * time.Millisecond)
-		now, err := clock.Jiffies()
-		if err != nil {
-			return 0, err
+		var now reading
+		if now, err = c.read(); err != nil {
+			break
 		}
-		rate := float64(now-first) / time.Since(start).Seconds()
-		// The neighbouring rates differ by at least 17 %.
-		for _, hz := range []int{100, 250, 300, 1000} {
-			if now-first >= 6 && math.Abs(rate-float64(hz)) < 0.08*float64(hz) {
-				return hz, nil
-			}
+		ticks := int(now.jiffies - first.jiffies)
+		least, most := now.before.Sub(first.after), now.after.Sub(first.before)
+		if possible := possibleRates(ticks, least, most); len(possible) == 1 {
+			return possible[0], nil
 		}
-		if time.Since(start) > time.Second {
-			return int(math.Round(rate)), nil
+		if least > 2*time.Second {
+			return int(math.Round(float64(ticks) / most.Seconds())), nil
 		}
 	}
+	return 0, err
+}
+
+// possibleRates returns the rates at which a clock ticks n times in a time between least and most.
+func possibleRates(n int, least, most time.Duration) (possible []int) {
+	for _, hz := range rates {
+		if float64(n-1) < most.Seconds()*float64(hz) && float64(n+1) > least.Seconds()*float64(hz) {
+			possible = append(possible, hz)
+		}
+	}
+	return possible
+}
+
+// reading is what jiffies were at some time between before and after. A busy machine may interrupt it.
+type reading struct {
+	jiffies       uint32
+	before, after time.Time
+}
+
+func (c *Clock) read() (r reading, err error) {
+	r.before = time.Now()
+	r.jiffies, err = c.Jiffies()
+	r.after = time.Now()
+	return r, err
 }
 
 // Clock is a program that reads jiffies, the clock that the programs use to record when a flow was

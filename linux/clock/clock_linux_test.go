@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clock
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestPossibleRates checks clocks of each rate, read at any time before and after a tick, also by a reader that is interrupted:
+// the rate is always possible, and soon the only one.
+func TestPossibleRates(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, hz := range rates {
+		ticks := func(at time.Duration) int { return int(math.Floor(at.Seconds() * float64(hz))) }
+		for range 10000 {
+			begin := time.Duration(r.Int64N(int64(time.Second)))
+			elapsed := time.Duration(r.Int64N(int64(200 * time.Millisecond)))
+			interrupted := time.Duration(r.Int64N(int64(100 * time.Millisecond)))
+			n := ticks(begin+elapsed) - ticks(begin)
+			if got := possibleRates(n, elapsed, elapsed+interrupted); !slices.Contains(got, hz) {
+				t.Fatalf("%d ticks of %d Hz in %s to %s: %v", n, hz, elapsed, elapsed+interrupted, got)
+			}
+			if got := possibleRates(n, elapsed, elapsed+time.Microsecond); elapsed > 45*time.Millisecond && len(got) != 1 {
+				t.Fatalf("%d ticks of %d Hz in %s: %v", n, hz, elapsed, got)
+			}
+		}
+	}
+	if got := possibleRates(9, 32100*time.Microsecond, 32101*time.Microsecond); !slices.Equal(got, []int{250, 300}) {
+		t.Errorf("9 ticks in 32.1 ms: %v, want both 250 and 300", got)
+	}
+}
+
+// TestMeasureHZ measures the clock of this kernel again and again: the result is always the same.
+func TestMeasureHZ(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to load a program: make test runs it")
+	}
+	c, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	want, err := MeasureHZ()
+	if err != nil || !slices.Contains(rates, want) {
+		t.Fatalf("%d, %v", want, err)
+	}
+	for range 20 {
+		if hz, err := c.measure(); err != nil || hz != want {
+			t.Fatalf("measured %d, then %d, %v", want, hz, err)
+		}
+	}
+}
