@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -105,7 +106,22 @@ func newNode(t *testing.T, options ...func(*node)) *node {
 			}
 		}
 	})
+	n.started()
 	return n
+}
+
+// started waits until the agent has opened its data path: the socket answers before that.
+func (n *node) started() {
+	n.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		var e *cniframe.Error
+		if err := n.agent.Status(n.t.Context(), nil); !errors.As(err, &e) || !strings.Contains(e.Msg+e.Details, "the agent is starting") {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatal("the agent is starting for a minute")
+		}
+	}
 }
 
 // fill attaches two pods and breaks one of them.
