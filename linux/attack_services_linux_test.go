@@ -49,6 +49,13 @@ func (f family) entries() []entry {
 	return []entry{{"NodePort", f.node, 30080}, {"LoadBalancer", balancer, 80}, {"external IP", external, 80}, {"masqueraded cluster IP", f.service, 83}}
 }
 
+// passInvalid removes the rules that drop packets which connection tracking calls invalid: kube-proxy in mode nftables has none.
+func (l *lab) passInvalid() {
+	for _, f := range []string{"ip", "ip6"} {
+		l.load("flush chain " + f + " kube-test forward")
+	}
+}
+
 // newServiceAttackLab is newServiceLab with the given kind of hooks, and with more entries of the Service.
 func newServiceAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	t.Helper()
