@@ -165,6 +165,7 @@ type tally struct{ damages, found, repaired, wrong, crashes int }
 // TestAuditFindsDamage damages every kind of object that the agent writes. The next audit must
 // find each damage, and the Apply after it must repair it.
 func TestAuditFindsDamage(t *testing.T) {
+	t.Parallel()
 	a := newAuditLab(t)
 	a.tally = &tally{}
 	kinds := a.kinds()

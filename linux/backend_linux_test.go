@@ -21,6 +21,7 @@ import (
 )
 
 func TestPolicyBetweenPods(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	for _, ns := range l.pods {
@@ -88,6 +89,7 @@ func TestPolicyReachesLiveConnections(t *testing.T) {
 
 // A new backend finds the objects of the old one and changes nothing.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)

@@ -66,6 +66,7 @@ func damages(l *lab) []damage {
 // TestStartOnDamagedPins damages the directory of pins while no agent runs. The next agent
 // starts, passes no denied packet, reports the damage, and enforces policy as before.
 func TestStartOnDamagedPins(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.must(l.backend.Close())
 	l.xdp = denylist.Devices{Auto: true}
@@ -114,6 +115,7 @@ func TestStartOnDamagedPins(t *testing.T) {
 // TestStartOnRandomMaps fills every map with random entries while no agent runs. The next agent
 // starts and enforces what it applies, and its first audit leaves nothing of them.
 func TestStartOnRandomMaps(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.must(l.backend.Close())
 	l.xdp = denylist.Devices{Auto: true}

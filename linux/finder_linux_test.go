@@ -65,6 +65,7 @@ func (l *lab) adoptAs(name, handle string, n byte, observed bool) error {
 // Running pods come under policy without the loss of a packet, if their packets pass until then and the data path knew
 // their addresses before it saw a packet.
 func TestAdoptedUnderTraffic(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		all := map[string]byte{"a": 11, "b": 12}
 		for name, n := range all {
@@ -104,6 +105,7 @@ func TestAdoptedUnderTraffic(t *testing.T) {
 // Running pods are found by their addresses and come under policy, which stays across restarts. A new interface
 // with the address of an earlier one can be closed, and is not the earlier one.
 func TestAdoptedInterfaces(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		a, b := l.running("a", 11), l.running("b", 12)
 		l.echo(b, 90)
@@ -223,6 +225,7 @@ func (l *lab) crowd(name string, n int) {
 // A pod that has thousands of addresses, and changes them while they are read, is reported, and is not another pod.
 // The other pods of the node are found and adopted, and a pod that changes few addresses is one of them.
 func TestAdoptionBesideManyAddresses(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		l.echo(l.running("a", 11), 90)
 		l.running("many", 12)

@@ -37,6 +37,7 @@ func onForeign(t *testing.T, test func(*testing.T, *lab)) {
 // Policy decides between pods of one node, from outside, and to outside, on interfaces that
 // another CNI plugin made, in both IP versions.
 func TestForeignInterfaces(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		a, b := l.pod("a", 11), l.pod("b", 12)
 		l.echo(b, 90)
@@ -70,6 +71,7 @@ func TestForeignInterfaces(t *testing.T) {
 // Egress to Services is decided on the backend, also where the host receives the packets by a
 // bridge.
 func TestForeignServices(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) { egressToServices(serviceLab(t, l)) })
 }
 
@@ -112,6 +114,7 @@ func TestForeignMarksOfPortmap(t *testing.T) {
 // Policy stays in force while the agent is away, and a new agent continues it. Known connections
 // survive. The other plugin may then delete and create interfaces.
 func TestForeignRestart(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		a, b := l.pod("a", 11), l.pod("b", 12)
 		l.echo(b, 90)
@@ -185,6 +188,7 @@ func TestForeignGone(t *testing.T) {
 // DEL closes the interface until the other plugin removes it. A pod that then gets the address is
 // another endpoint.
 func TestForeignDelete(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		a, b := l.pod("a", 11), l.pod("b", 12)
 		l.echo(b, 90)
@@ -239,6 +243,7 @@ func (l *lab) fillDisk() (free func()) {
 
 // An interface is closed for a claim although the claim cannot be stored. The claim is stored once there is space.
 func TestCloseOnFullDisk(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		l.echo(l.running("c", 12), 90)
 		l.allowed(l.outside, "tcp", "10.1.0.12", 90)
@@ -302,6 +307,7 @@ func TestFollowOnFullDisk(t *testing.T) {
 // DEL closes the interface on a full disk, too. A process that starts before there is space finds the interface
 // closed, as one without a record, and removes it again.
 func TestForeignDeleteOnFullDisk(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		l.echo(l.pod("b", 12), 90)
 		l.apply()
@@ -344,6 +350,7 @@ func TestForeignDeleteOnFullDisk(t *testing.T) {
 
 // An interface that DEL closed stays closed when another process renames it.
 func TestRenamedClosedInterface(t *testing.T) {
+	t.Parallel()
 	if !hasTCX(t) {
 		t.Skip("clsact hooks stay on an interface without pins")
 	}

@@ -20,6 +20,7 @@ import (
 // Programs start on clsact hooks and move to links. They are in force all the time, also when a
 // new agent finds them on either.
 func TestProgramsMoveToLinks(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)

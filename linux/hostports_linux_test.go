@@ -202,6 +202,7 @@ func TestFlushedHostPorts(t *testing.T) {
 // TestOwnServicesStay lets processes of the node listen on ports that lead to a pod. The node's
 // own connections still reach them, and the later one is reported.
 func TestOwnServicesStay(t *testing.T) {
+	t.Parallel()
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
 	resolver := l.serve(l.node, "127.0.0.53:8100", "resolver") // before the pod
 	l.pod("a", 11)

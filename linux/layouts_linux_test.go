@@ -308,6 +308,7 @@ func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
 // Flows survive if the older layout has their fields at other offsets. Flows with unknown
 // values are skipped and counted.
 func TestFlowsAreMigratedByTheNamesOfTheirFields(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
 	u.begin()
@@ -386,6 +387,7 @@ func TestRemoveOfOlderLayout(t *testing.T) {
 // If an older layout cannot be migrated, the agent reports an error. The layout stays in force
 // and unchanged for the agent that created it.
 func TestUpgradeIsRefused(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
 	u.begin()

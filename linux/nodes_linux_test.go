@@ -229,6 +229,7 @@ func TestFastPathBetweenNodes(t *testing.T) {
 // nodes under policy, and the agent reports it. After its module is loaded, packets use the
 // fast path, while open connections continue.
 func TestTrackingComesLater(t *testing.T) {
+	t.Parallel()
 	for hook, clsact := range hooksHere(t) {
 		t.Run(hook, func(t *testing.T) {
 			there := loader.NoTracking

@@ -44,6 +44,7 @@ func (l *lab) startAgain() {
 // events with their cause. Enforcement begins and ends under traffic, without a restart of connections that policy
 // allows.
 func TestObserve(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		observing(t, l)
 		a, b := l.pod("a", 11), l.pod("b", 12)
@@ -106,6 +107,7 @@ func TestObserve(t *testing.T) {
 
 // Observed pods reach every backend of Services, and every decision after DNAT is reported.
 func TestObserveServices(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		observing(t, serviceLab(t, l))
 		l.apply(isolate("a", model.Egress))

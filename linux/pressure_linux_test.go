@@ -74,6 +74,7 @@ func (l *lab) hold(from *netns.NS, to string, port uint16) func() {
 // previous State stays, and a new pod stays denied. A larger map replaces the full one while
 // flows continue.
 func TestFullMapKeepsTheOldPolicy(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.restart(loader.Sizes{"prefixes4": 8, "prefixes6": 8, "verdicts": 16, "rows": 8})
 	l.pod("web", 2)

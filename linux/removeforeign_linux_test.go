@@ -49,6 +49,7 @@ func (l *lab) namespaces(pods []string) (all []*netns.NS) {
 // After removal, links and qdiscs are as before, also where programs are on clsact hooks: a qdisc goes unless it was
 // there before, or another program has filters on it. That holds for chained, adopted, and closed interfaces, and after a restart.
 func TestForeignRemoval(t *testing.T) {
+	t.Parallel()
 	for hook, clsact := range hooksHere(t) {
 		for name := range plugins {
 			t.Run(hook+" "+name, func(t *testing.T) {

@@ -171,6 +171,7 @@ func blocks(of func(f family) string, ports ...model.PortMatch) (rules []model.R
 // Egress to a Service is decided on the backend, at the netfilter hooks and by an nftables
 // rule.
 func TestEgressToServices(t *testing.T) {
+	t.Parallel()
 	t.Run("hooks", func(t *testing.T) { egressToServices(newServiceLab(t)) })
 	t.Run("rule", func(t *testing.T) {
 		l := newServiceLab(t)
@@ -238,6 +239,7 @@ table %[1]s kube-random {
 // A process of the node calls a pod of this node by a Service. The pod may open nothing, but it answers, although the node
 // restores the port of the process first. Known connections go on after a policy change and a restart.
 func TestNodeCallsItsPodByServices(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		l := newServiceAttackLab(t, change)
 		l.load(fmt.Sprintf(randomPorts, "ip", service4))
@@ -279,6 +281,7 @@ func (l *lab) goOn(flows []net.Conn) {
 // A policy change applies to connections to Services, also while only the other end sends; a
 // restart of the agent does not cut them.
 func TestConnectionsToServices(t *testing.T) {
+	t.Parallel()
 	l := newServiceLab(t)
 	outside := blocks(func(f family) string { return f.outside })
 	allow := isolate("a", model.Egress, append(outside, accept(pods("b")))...)

@@ -225,6 +225,7 @@ func (l *lab) packet(from, to *netns.NS, proto int, src, dst string, payload []b
 
 // Policy distinguishes SCTP by its ports, and protocols without ports by their addresses.
 func TestProtocolsWithoutSockets(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	init := func(port byte) []byte { return append([]byte{0x80, 0, 0x1b, port}, make([]byte, 24)...) }

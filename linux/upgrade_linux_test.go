@@ -270,6 +270,7 @@ func TestUpgradeUnderTraffic(t *testing.T) {
 // A pod that is added before the older programs are replaced is policed at once. The next
 // restart of the agent changes nothing.
 func TestPodsComeAndGoInAnUpgrade(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
 	u.begin()

@@ -196,6 +196,7 @@ func TestOwnAddressesAreExempt(t *testing.T) {
 // The deny list stays in force while an agent of another layout replaces this one. That agent
 // then has its own program.
 func TestDenyListOverUpgrade(t *testing.T) {
+	t.Parallel()
 	l := newUplinkLab(t)
 	l.denyAll(denyList(outsideAddr4 + "/32"))
 	judge := func() {
@@ -242,6 +243,7 @@ func (l *lab) uplinkProgram() (id uint32) {
 // The deny list stays in force while agents stop, start and replace the program. No listed
 // source passes, and no other packet is lost.
 func TestDenyListOverRestarts(t *testing.T) {
+	t.Parallel()
 	l := newUplinkLab(t)
 	l.denyAll(denyList(outsideAddr4 + "/32"))
 	stop, result := make(chan bool), make(chan error, 2)

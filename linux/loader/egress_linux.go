@@ -128,22 +128,40 @@ func (d *DataPath) loadHook() (bool, error) {
 	return true, nil
 }
 
-// loadFilters loads the filters, unless they are loaded.
-func (d *DataPath) loadFilters() error {
+// loadForward loads the filter of FORWARD, unless it is loaded.
+func (d *DataPath) loadForward() error {
 	e := &d.egress
 	if e.filters[forward] != nil {
 		return nil
 	}
 	var programs struct {
+		Forward *ebpf.Program `ebpf:"forward_filter"`
+	}
+	if err := e.spec.LoadAndAssign(&programs, e.options); err != nil {
+		return explain(d.dir, err)
+	}
+	e.filters[forward] = programs.Forward
+	return nil
+}
+
+// loadFilters loads the filters, unless they are loaded.
+func (d *DataPath) loadFilters() error {
+	e := &d.egress
+	if e.filters[localIn] != nil {
+		return nil
+	}
+	if err := d.loadForward(); err != nil {
+		return err
+	}
+	var programs struct {
 		PreRouting *ebpf.Program `ebpf:"pre_routing_filter"`
-		Forward    *ebpf.Program `ebpf:"forward_filter"`
 		LocalIn    *ebpf.Program `ebpf:"local_in_filter"`
 		LocalOut   *ebpf.Program `ebpf:"local_out_filter"`
 	}
 	if err := e.spec.LoadAndAssign(&programs, e.options); err != nil {
 		return explain(d.dir, err)
 	}
-	e.filters = [...]*ebpf.Program{programs.PreRouting, programs.Forward, programs.LocalIn, programs.LocalOut}
+	e.filters[preRouting], e.filters[localIn], e.filters[localOut] = programs.PreRouting, programs.LocalIn, programs.LocalOut
 	return nil
 }
 

@@ -74,7 +74,8 @@ const (
 
 // Replay returns a Replayer of a sandbox.
 func (d *DataPath) Replay() (*Replayer, error) {
-	if _, err := d.loadHook(); err != nil {
+	_, err := d.loadHook()
+	if err := errors.Join(err, d.loadFilters()); err != nil {
 		return nil, err
 	}
 	o, e := &d.objects, &d.egress

@@ -67,7 +67,7 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 		d.Close()
 		return nil, err
 	}
-	if err := d.loadFilters(); err != nil {
+	if err := d.loadForward(); err != nil {
 		d.Close()
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (d *DataPath) afterDNAT(mark uint32, frame []byte) (bool, error) {
 }
 
 func (d *DataPath) afterDNATFrom(ifindex int, mark uint32, frame []byte) (bool, error) {
-	if err := d.loadFilters(); err != nil {
+	if err := d.loadForward(); err != nil {
 		return false, err
 	}
 	drop, err := d.egress.filters[forward].Run(&ebpf.RunOptions{Data: frame, Context: skb{Mark: mark, IngressIfindex: uint32(ifindex)}})
@@ -205,7 +205,7 @@ func (d *DataPath) AdvanceRecords(by uint64) error {
 func (d *DataPath) ChangeMode() error {
 	was := d.egress
 	d.foreign, d.egress = !d.foreign, egress{}
-	return errors.Join(d.loadEgress(), d.loadFilters(), was.close())
+	return errors.Join(d.loadEgress(), d.loadForward(), was.close())
 }
 
 // Program returns the program that decides one direction of pod traffic. The DataPath closes
