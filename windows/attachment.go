@@ -25,7 +25,7 @@ func (b *Backend) attachment(n *hns.Network, list []hns.Endpoint, e *hns.Endpoin
 	a := dataplane.Attachment{MAC: parseMAC(e.MACAddress), MTU: b.mtu()}
 	if b.config.Mode == Overlay {
 		a.HostMAC = parseMAC(fabric.TunnelMAC(n))
-	} else if host := findNamed(list, b.config.hostEndpointName()); host != nil {
+	} else if host := findNamed(list, b.config.HostEndpoint()); host != nil {
 		a.HostMAC = parseMAC(host.MACAddress)
 	}
 	for _, ip := range spec.IPs {

@@ -32,7 +32,7 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 	if n == nil {
 		return []dataplane.Drift{{Object: "network", Detail: fmt.Sprintf("hns has no network %q", b.config.Network)}}, nil
 	}
-	if err := b.checkNetwork(n); err != nil {
+	if err := refusal(b.config.NetworkMismatches(n)); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
 	list, err := b.listEndpoints(ctx, n.ID)
@@ -40,7 +40,7 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 		return nil, fmt.Errorf("audit: %w", err)
 	}
 	var found []dataplane.Drift
-	if b.config.Mode == L2Bridge && findNamed(list, b.config.hostEndpointName()) == nil {
+	if b.config.Mode == L2Bridge && findNamed(list, b.config.HostEndpoint()) == nil {
 		found = append(found, dataplane.Drift{Object: "host endpoint", Detail: "the host's endpoint is missing"})
 	}
 	more, err := b.components.Audit(ctx, s)

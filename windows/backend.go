@@ -112,13 +112,8 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		return nil, fmt.Errorf("read the version of hns: %w", remedied(err))
 	}
 	b.version = v
-	if !v.Supports(hns.Schema2API) {
-		return nil, fmt.Errorf("hns %s is too old: install the updates of this Windows release (9.2 is needed)", v)
-	}
-	for _, p := range c.PodCIDRs {
-		if p.Addr().Is6() && !v.Supports(hns.DualStack) {
-			return nil, fmt.Errorf("pod cidr %s: hns %s has no IPv6 (11.10 is needed): remove it", p, v)
-		}
+	if err := refusal(c.VersionMismatches(v)); err != nil {
+		return nil, err
 	}
 	if !v.Supports(hns.DirectServerReturn) {
 		log.Warn("this HNS has no direct server return: policies see the node instead of the pod behind a service", "hns", v.String())

@@ -30,6 +30,14 @@ const (
 	Overlay Mode = "overlay"
 )
 
+// Ranges returns the pod ranges of a node that a network of the mode can have: overlay networks of HNS have no IPv6.
+func (m Mode) Ranges(all []netip.Prefix) []netip.Prefix {
+	if m != Overlay {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Addr().Is6() })
+}
+
 // SetUse selects whether ACLs refer to address sets of HNS, which need HNS 13.
 type SetUse string
 
@@ -161,8 +169,8 @@ func (c Config) Defaults() Config {
 	return c
 }
 
-// Validate reports every invalid value.
-func (c Config) Validate() error {
+// ValidateNetwork reports every invalid value of Network, Mode, VNI and PodCIDRs.
+func (c Config) ValidateNetwork() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Network == "" || strings.ContainsAny(c.Network, `\/:*?<>|" `) {
@@ -174,6 +182,13 @@ func (c Config) Validate() error {
 	if c.Mode == Overlay && (c.VNI < minVNI || c.VNI > fabric.MaxWindowsVNI) {
 		bad("vni %d: Windows supports %d to %d", c.VNI, minVNI, fabric.MaxWindowsVNI)
 	}
+	return errors.Join(append(errs, c.validatePodCIDRs()...)...)
+}
+
+// Validate reports every invalid value.
+func (c Config) Validate() error {
+	errs := []error{c.ValidateNetwork()}
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Mode == L2Bridge && (!c.Fabric.Valid() || c.Fabric == fabric.VXLAN) {
 		bad("fabric %q: l2bridge supports auto, routes and none; tunnels need overlay", c.Fabric)
 	}
@@ -183,7 +198,7 @@ func (c Config) Validate() error {
 	if c.Sets != SetsAuto && c.Sets != SetsOn && c.Sets != SetsOff {
 		bad("sets %q: want auto, on or off", c.Sets)
 	}
-	errs = append(errs, append(c.validatePodCIDRs(), c.HostAddresses.Validate())...)
+	errs = append(errs, c.HostAddresses.Validate())
 	if err := c.EventLimits.Validate(); c.Events != nil && err != nil {
 		errs = append(errs, err)
 	}

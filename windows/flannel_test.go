@@ -112,7 +112,7 @@ func TestHostEndpointOfFlannel(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := fake.Dump()
-	if _, err := windows.New(ctx, c, fake, discard); err == nil || !strings.Contains(err.Error(), `endpoint "cbr0_ep" of the host`) || !strings.Contains(err.Error(), "10.0.1.254, want 10.0.1.2,") || fake.Dump() != before {
+	if _, err := windows.New(ctx, c, fake, discard); err == nil || !strings.Contains(err.Error(), `endpoint "cbr0_ep" of the host`) || !strings.Contains(err.Error(), "10.0.1.254, want 10.0.1.2:") || fake.Dump() != before {
 		t.Errorf("a host endpoint with another address: %v\n%s", err, fake.Dump())
 	}
 }

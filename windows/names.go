@@ -34,8 +34,8 @@ func (c Config) parseEndpointName(name string) (id model.EndpointID, ok bool) {
 	return model.MakeEndpointID(rest[:i], rest[i+1:]), true
 }
 
-// hostEndpointName returns the name of the host's own endpoint.
-func (c Config) hostEndpointName() string { return c.Network + "_ep" }
+// HostEndpoint returns the name of the host's own endpoint.
+func (c Config) HostEndpoint() string { return c.Network + "_ep" }
 
 // macOf derives a pod's MAC address from its IPv4 address, in the spelling of HNS.
 func macOf(a netip.Addr) string {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +44,7 @@ func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoi
 			return nil, nil, err
 		}
 	}
-	if err := b.checkNetwork(n); err != nil {
+	if err := refusal(b.config.NetworkMismatches(n)); err != nil {
 		return nil, nil, err
 	}
 	list, err := b.listEndpoints(ctx, n.ID)
@@ -64,7 +63,7 @@ func (b *Backend) makeNetwork(ctx context.Context) (*hns.Network, error) {
 		b.log.Warn("routes of the host may be lost while the network is created", "error", err)
 	}
 	b.config.Step("create network")
-	_, err := b.hns.CreateNetwork(ctx, b.wantedNetwork())
+	_, err := b.hns.CreateNetwork(ctx, b.config.wantedNetwork())
 	if err != nil && !errors.Is(err, hns.ErrConflict) {
 		return nil, fmt.Errorf("create hns network %q on adapter %q: %w", b.config.Network, b.config.Adapter, withoutAdapter(err))
 	}
@@ -79,21 +78,21 @@ func (b *Backend) makeNetwork(ctx context.Context) (*hns.Network, error) {
 	return n, nil
 }
 
-func (b *Backend) wantedNetwork() hns.Network {
-	n := hns.Network{Name: b.config.Network, Type: hns.L2Bridge, Flags: hns.NonPersistent, SchemaVersion: hns.Schema2}
-	if b.config.Adapter != "" {
-		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeNetAdapterName, hns.NetAdapterName{NetworkAdapterName: b.config.Adapter}))
+func (c Config) wantedNetwork() hns.Network {
+	n := hns.Network{Name: c.Network, Type: hns.L2Bridge, Flags: hns.NonPersistent, SchemaVersion: hns.Schema2}
+	if c.Adapter != "" {
+		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeNetAdapterName, hns.NetAdapterName{NetworkAdapterName: c.Adapter}))
 	}
 	ipam := hns.Ipam{Type: "Static"}
-	for _, p := range b.config.PodCIDRs {
+	for _, p := range c.PodCIDRs {
 		s := hns.Subnet{IPAddressPrefix: p.String(), Routes: []hns.Route{{NextHop: gateway(p).String(), DestinationPrefix: defaultRoute(p)}}}
-		if b.config.Mode == Overlay {
-			s.Policies = []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: b.config.VNI})}
+		if c.Mode == Overlay {
+			s.Policies = []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: c.VNI})}
 		}
 		ipam.Subnets = append(ipam.Subnets, s)
 	}
 	n.Ipams = []hns.Ipam{ipam}
-	if b.config.Mode == Overlay {
+	if c.Mode == Overlay {
 		n.Type = hns.Overlay
 		// Allows the host to reach its own pods.
 		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeHostRoute, struct{}{}))
@@ -108,49 +107,12 @@ func defaultRoute(p netip.Prefix) string {
 	return "0.0.0.0/0"
 }
 
-// checkNetwork returns an error if the network of that name differs from the Config. It does not delete the
-// network: that would delete everything on it and disturb the host's own traffic.
-func (b *Backend) checkNetwork(n *hns.Network) error {
-	const remedy = "delete it (Remove-HnsNetwork) while no pods run, or choose another name"
-	want := b.wantedNetwork()
-	if !strings.EqualFold(string(n.Type), string(want.Type)) {
-		return fmt.Errorf("hns network %q is of type %s, want %s: %s", n.Name, n.Type, want.Type, remedy)
-	}
-	have := make(map[string]hns.Subnet)
-	for _, s := range n.Subnets() {
-		have[s.IPAddressPrefix] = s
-	}
-	for _, p := range b.config.PodCIDRs {
-		s, ok := have[p.String()]
-		if !ok || len(have) != len(b.config.PodCIDRs) {
-			return fmt.Errorf("hns network %q has subnets %v, want %v: %s", n.Name, subnetTexts(n), b.config.PodCIDRs, remedy)
-		}
-		if b.config.Mode != Overlay {
-			continue
-		}
-		i := slices.IndexFunc(s.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeVSID) })
-		var id hns.IsolationID
-		if i < 0 || s.Policies[i].Decode(&id) != nil || id.IsolationID != b.config.VNI {
-			return fmt.Errorf("hns network %q has vni %d, want %d: %s", n.Name, id.IsolationID, b.config.VNI, remedy)
-		}
-	}
-	return nil
-}
-
-func subnetTexts(n *hns.Network) []string {
-	var texts []string
-	for _, s := range n.Subnets() {
-		texts = append(texts, s.IPAddressPrefix)
-	}
-	return texts
-}
-
 // ensureHostEndpoint attaches the host to the network, as the next hop of pods. It returns the list
 // including the host's endpoint.
 func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list []hns.Endpoint) ([]hns.Endpoint, error) {
-	host := findNamed(list, b.config.hostEndpointName())
+	host := findNamed(list, b.config.HostEndpoint())
 	if host == nil {
-		want := hns.Endpoint{Name: b.config.hostEndpointName(), HostComputeNetwork: n.ID, SchemaVersion: hns.Schema2}
+		want := hns.Endpoint{Name: b.config.HostEndpoint(), HostComputeNetwork: n.ID, SchemaVersion: hns.Schema2}
 		for _, p := range b.config.PodCIDRs {
 			want.IPConfigurations = append(want.IPConfigurations, hns.IPConfig{IPAddress: hostAddress(p).String(), PrefixLength: uint8(p.Bits())})
 		}
@@ -162,7 +124,7 @@ func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list [
 		list = append(list, made)
 		host = &made
 	}
-	if err := b.checkHostEndpoint(host); err != nil {
+	if err := refusal(b.config.HostMismatches(list)); err != nil {
 		return nil, err
 	}
 	if b.host == host.ID {
@@ -175,19 +137,6 @@ func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list [
 	}
 	b.host = host.ID
 	return list, nil
-}
-
-// checkHostEndpoint returns an error if the host's endpoint has other addresses than pods use as next hop: another component
-// has made it. An HNS that lists none is believed.
-func (b *Backend) checkHostEndpoint(host *hns.Endpoint) error {
-	have := addressTexts(host)
-	for _, p := range b.config.PodCIDRs {
-		if want := hostAddress(p).String(); len(have) > 0 && !slices.Contains(have, want) {
-			return fmt.Errorf("endpoint %q of the host on hns network %q has the addresses %s, want %s, the next hop of pods: drain the node and delete the endpoint (Remove-HnsEndpoint)",
-				host.Name, b.config.Network, strings.Join(have, " "), want)
-		}
-	}
-	return nil
 }
 
 // waitForTunnel waits until a new overlay network has its tunnel address. HNS finds it after binding the

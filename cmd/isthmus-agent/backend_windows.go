@@ -50,11 +50,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if o.besides() {
 			return openForeign(ctx, o, node, client, calls.Observe, step, log)
 		}
-		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses,
+		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: windows.Mode(o.hnsMode).Ranges(node.PodCIDRs), NodeAddresses: node.Addresses,
 			VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Parallel: o.hnsParallel, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
-		if c.Mode == windows.Overlay { // overlay networks have no IPv6
-			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
-		}
 		c.HostAddresses.Read = hostAddresses
 		c.ServiceCIDRs, c.NoOutboundNAT = o.services, !o.fabric.Masquerade
 		if len(o.cluster) > 0 { // else they follow from the Nodes

@@ -4,6 +4,7 @@ package hns
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +48,25 @@ type Subnet struct {
 	Policies        []Policy `json:",omitempty"`
 	Routes          []Route  `json:",omitempty"`
 	Flags           uint32   `json:",omitempty"`
+}
+
+// Gateway returns the next hop of the default route; "" without one.
+func (s Subnet) Gateway() string {
+	i := slices.IndexFunc(s.Routes, func(r Route) bool { return r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" })
+	if i < 0 {
+		return ""
+	}
+	return s.Routes[i].NextHop
+}
+
+// VNI returns the VXLAN network identifier of a subnet of an overlay network; 0 without one.
+func (s Subnet) VNI() uint32 {
+	var id IsolationID
+	i := slices.IndexFunc(s.Policies, func(p Policy) bool { return p.Is(TypeVSID) })
+	if i < 0 || s.Policies[i].Decode(&id) != nil {
+		return 0
+	}
+	return id.IsolationID
 }
 
 // Ipam holds the subnets of a network. Type is "Static" or "DHCP".

@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -211,10 +210,7 @@ func opener(o options, h *host.Host, calls *windows.CallMetrics, log *slog.Logge
 	}
 	return func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		c := c
-		c.PodCIDRs, c.NodeAddresses = node.PodCIDRs, node.Addresses
-		if c.Mode == windows.Overlay { // has no IPv6
-			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
-		}
+		c.PodCIDRs, c.NodeAddresses = c.Mode.Ranges(node.PodCIDRs), node.Addresses
 		return windows.New(ctx, c, &fault.Client{Fake: h.Client(), Faults: h.Service.Target().Faults}, log)
 	}, nil
 }
