@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cni/install"
@@ -18,6 +20,15 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/takeover"
 )
+
+// plan prints the plan of this node, or the reasons against one.
+func (e env) plan(_ context.Context, o *options) error {
+	plan, reasons, err := makePlan(o)
+	if err != nil {
+		return err
+	}
+	return e.writePlan(plan, reasons, o)
+}
 
 // makePlan reads this node and plans its migration.
 func makePlan(o *options) (*takeover.Plan, []string, error) {
@@ -161,17 +172,52 @@ func readBounded(path string) ([]byte, error) {
 	return text, nil
 }
 
-func parseRanges(flag string, texts []string) (all []netip.Prefix, err error) {
-	for _, text := range texts {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p != p.Masked() {
-			return nil, cli.Usagef("--%s %q: write it as ADDRESS/BITS without host bits", flag, text)
-		}
-		all = append(all, p)
-	}
-	return all, nil
-}
-
 func sameRanges(a, b []netip.Prefix) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(p netip.Prefix) bool { return !slices.Contains(b, p) })
+}
+
+// writePlan prints a plan, or the reasons against one.
+func (e env) writePlan(plan *takeover.Plan, reasons []string, o *options) error {
+	var steps []string
+	if plan != nil {
+		for _, s := range plan.Steps {
+			steps = append(steps, plan.Describe(s))
+		}
+	}
+	if o.output != "text" {
+		answer := map[string]any{"from": o.from, "steps": append([]string{}, steps...), "reasons": append([]string{}, reasons...)}
+		if plan != nil {
+			answer["agentFlags"] = plan.AgentFlags()
+		}
+		if err := cli.EncodeKind(e.Stdout, o.output, "MigrationPlan", answer); err != nil {
+			return err
+		}
+	} else {
+		writeText(e.Stdout, plan, steps, reasons)
+	}
+	if len(reasons) > 0 {
+		return cli.ErrNo
+	}
+	return nil
+}
+
+func writeText(w io.Writer, plan *takeover.Plan, steps, reasons []string) {
+	if len(reasons) > 0 {
+		fmt.Fprintln(w, "this node cannot be migrated:")
+		for _, r := range reasons {
+			fmt.Fprintln(w, "  -", r)
+		}
+		return
+	}
+	fmt.Fprintf(w, "network %s (%s), bridge %s, %d pods, %d steps:\n", plan.Network.Name, plan.Network.From, plan.Bridge.Name, len(plan.Pods), len(steps))
+	for i, s := range steps {
+		fmt.Fprintf(w, "%4d  %s\n", i+1, s)
+	}
+	for _, t := range plan.Tunnels {
+		fmt.Fprintf(w, "device %s and its routes to other nodes stay: flanneld must keep running\n", t.Name)
+	}
+	if plan.Network.Conf == "" {
+		fmt.Fprintf(w, "stop the runtime first, and start it with network plugin cni after the agent: its own %s would connect new pods without policy\n", plan.Network.Name)
+	}
+	fmt.Fprintf(w, "then start the agent with %s\n", strings.Join(plan.AgentFlags(), " "))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !linux
+//go:build !linux && !windows
 
 package migrate
 
@@ -8,14 +8,13 @@ import (
 	"context"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
-	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
-// makePlan always fails: only Linux nodes can be migrated.
-func makePlan(*options) (*takeover.Plan, []string, error) {
-	return nil, nil, cli.Usagef("this system is not Linux: drain the node, remove its network and install Isthmus")
+// plan always fails: this system cannot be a node.
+func (e env) plan(context.Context, *options) error {
+	return cli.Usagef("nodes run Linux or Windows: run this on a node")
 }
 
-func (e env) forward(context.Context, *options) error { _, _, err := makePlan(nil); return err }
+func (e env) forward(ctx context.Context, o *options) error { return e.plan(ctx, o) }
 
-func (e env) backward(context.Context, *options) error { _, _, err := makePlan(nil); return err }
+func (e env) backward(ctx context.Context, o *options) error { return e.plan(ctx, o) }
