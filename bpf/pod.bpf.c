@@ -157,12 +157,12 @@ static __always_inline enum outcome track(struct __sk_buff *skb, struct decision
 	return act;
 }
 
-/* A pod may send only from its own address. */
+/* A pod may send only from its own addresses. */
 static __always_inline bool spoofed(const struct endpoint *e, const struct packet *p, bool v6)
 {
 	struct ip own = address_of(e, v6);
 
-	return unspecified(&own) || !same(&p->flow.src, &own);
+	return unspecified(&own) || (!same(&p->flow.src, &own) && !is_further(e, &p->flow.src, v6));
 }
 
 /* Reports whether a packet goes to a loopback address. Interfaces of pods accept some of them

@@ -147,6 +147,8 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	if (!word)
 		return XDP_PASS;
 	*(__u64 *)&slot = *(volatile __u64 *)word;
+	if (slot.table & TABLE_OBSERVED) /* to_pod reports what policy would drop */
+		return XDP_PASS;
 	decision = table_verdict(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port);
 	if (verdict_of(decision) == ALLOW || current_generation() != generation) /* to_pod will decide */
 		return XDP_PASS;

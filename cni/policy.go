@@ -33,9 +33,8 @@ const (
 
 // Bounds of the properties of another plugin's interface that a plugin passes to the agent.
 const (
-	maxForeignAddresses = 16
-	maxHostIfNames      = 16
-	maxOthers           = 16
+	maxHostIfNames = 16
+	maxOthers      = 16
 	// maxIfName is IFNAMSIZ of Linux without the final zero.
 	maxIfName = 15
 )
@@ -153,8 +152,11 @@ func readForeign(r *types100.Result, ifName, netns string) (*cniframe.Foreign, e
 			f.Addresses = append(f.Addresses, text)
 		}
 	}
-	if len(f.Addresses) == 0 || len(f.Addresses) > maxForeignAddresses {
-		return nil, fmt.Errorf("prevResult.ips: interface %s has %d addresses, not 1 to %d: put isthmus-cni behind the plugin that assigns addresses", ifName, len(f.Addresses), maxForeignAddresses)
+	switch n := len(f.Addresses); {
+	case n == 0:
+		return nil, fmt.Errorf("prevResult.ips: interface %s has no address: put isthmus-cni behind the plugin that assigns addresses", ifName)
+	case n > 2*cniframe.MaxAddresses: // the agent counts them by IP version
+		return nil, fmt.Errorf("prevResult.ips: interface %s has %d addresses: let the network plugin assign at most %d of each IP version to a pod", ifName, n, cniframe.MaxAddresses)
 	}
 	return f, nil
 }

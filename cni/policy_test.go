@@ -303,9 +303,9 @@ func TestPolicyModeRefuses(t *testing.T) {
 		return fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[%s],"ips":[%s]}`, interfaces, ips)
 	}
 	const ours = `{"name":"eth0","sandbox":"/run/netns/c0"}`
-	many := strings.TrimSuffix(strings.Repeat(`{"address":"10.1.0.%d/32"},`, 17), ",")
+	many := strings.TrimSuffix(strings.Repeat(`{"address":"10.1.0.%d/32"},`, 33), ",")
 	var numbers []any
-	for i := range 17 {
+	for i := range 33 {
 		numbers = append(numbers, i)
 	}
 	for name, c := range map[string]struct {
@@ -327,13 +327,13 @@ func TestPolicyModeRefuses(t *testing.T) {
 		"other sandbox":       {prev(`{"name":"eth0","sandbox":"/run/netns/c9"}`, `{"address":"10.1.0.4/32","interface":0}`), "no interface eth0 in /run/netns/c0"},
 		"other interface":     {prev(`{"name":"net1","sandbox":"/run/netns/c9"}`, ``), "no interface eth0"},
 		"twice":               {prev(ours+","+ours, `{"address":"10.1.0.4/32"}`), "interfaces[0] and [1] could both be"},
-		"no address":          {prev(ours, ``), "has 0 addresses"},
-		"address of another":  {prev(`{"name":"x"},`+ours, `{"address":"10.1.0.4/32","interface":0}`), "has 0 addresses"},
+		"no address":          {prev(ours, ``), "has no address"},
+		"address of another":  {prev(`{"name":"x"},`+ours, `{"address":"10.1.0.4/32","interface":0}`), "has no address"},
 		"index":               {prev(ours, `{"address":"10.1.0.4/32","interface":1}`), "ips[0].interface 1"},
 		"negative index":      {prev(ours, `{"address":"10.1.0.4/32","interface":-1}`), "ips[0].interface -1"},
 		"hardware address":    {prev(`{"name":"eth0","sandbox":"/run/netns/c0","mac":"x"}`, `{"address":"10.1.0.4/32"}`), `interfaces[0].mac "x"`},
 		"seven bytes":         {prev(`{"name":"eth0","sandbox":"/run/netns/c0","mac":"00:15:5"}`, `{"address":"10.1.0.4/32"}`), `interfaces[0].mac "00:15:5"`},
-		"too many addresses":  {prev(ours, fmt.Sprintf(many, numbers...)), "has 17 addresses"},
+		"too many addresses":  {prev(ours, fmt.Sprintf(many, numbers...)), "has 33 addresses: let the network plugin assign at most 16 of each"},
 		"null interface":      {prev(`null`, `{"address":"10.1.0.4/32"}`), `"prevResult": {"cniVersion"`},
 		"null address":        {prev(ours, `null`), `"prevResult": {"cniVersion"`},
 		"unknown version":     {`,"prevResult":{"cniVersion":"9.9.9","ips":[{"address":"10.1.0.4/32"}]}`, "prevResult"},

@@ -41,9 +41,9 @@ func (l *lab) furtherAddresses(pod string, n byte) {
 	}))
 }
 
-// A pod has several addresses of a family, and the API one of each. Policy decides the packets of that one. No packet from or to
-// another passes, whatever policy says, and the address is reported.
-func TestFurtherAddresses(t *testing.T) {
+// A process in a pod adds addresses that no network plugin named. Policy decides the packets of the pod's own ones. No packet from
+// or to another passes, whatever policy says, and the address is reported.
+func TestUnassignedAddresses(t *testing.T) {
 	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		a := l.running("a", 11)

@@ -237,6 +237,9 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 	if err := b.layout.Check(plan, now); err != nil {
 		return nil, fmt.Errorf("lay out policy: %w", err)
 	}
+	if err := b.withdrawFurther(s); err != nil {
+		return nil, err
+	}
 	for _, step := range plan {
 		w, err := b.layout.Advance(step, now)
 		if err != nil {
@@ -248,6 +251,9 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 			b.layout = nil
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
+	}
+	if err := b.giveFurther(); err != nil {
+		return nil, err
 	}
 	b.damaged = nil // Apply has written everything
 	b.upgrade.failed = b.completeUpgrade()
@@ -282,10 +288,10 @@ func (b *Backend) followUplink() error {
 	return nil
 }
 
-// Faults implements dataplane.Faulty: damage, an upgrade that is not complete, and the problems of
-// components.
+// Faults implements dataplane.Faulty: damage, further addresses that pods cannot have, an upgrade that is not complete, and the
+// problems of components.
 func (b *Backend) Faults() []string {
-	return slices.Concat(b.damaged, b.upgradeProblems(), b.components.Problems())
+	return slices.Concat(b.damaged, b.ends.further.refused, b.upgradeProblems(), b.components.Problems())
 }
 
 // noteDamage records a fault that was found when the data path was opened or read back. Faults

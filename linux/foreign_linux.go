@@ -30,7 +30,8 @@ type ends struct {
 	applied bool
 	// closed are the indexes of interfaces without an endpoint, by name. Their programs drop
 	// every packet until the other CNI plugin removes the interface.
-	closed map[string]int
+	closed  map[string]int
+	further further
 }
 
 // openForeign opens the registry. Interfaces with our programs and without an endpoint stay
@@ -40,6 +41,7 @@ func (b *Backend) openForeign() (err error) {
 		return err
 	}
 	b.ends.closed = make(map[string]int)
+	b.ends.further.inForce = make(map[netip.Addr]model.EndpointID)
 	names, err := b.path.Attached()
 	if err != nil {
 		return err
@@ -185,7 +187,16 @@ func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd
 	if spec.Observed {
 		add = b.layout.AddObservedSlot
 	}
+	_, had := b.layout.Slot(spec.ID)
 	slot, err := b.addSlot(spec.ID, add)
+	if err != nil {
+		return err
+	}
+	b.step("take addresses")
+	err = b.takeFurther(spec.IPs)
+	if err == nil && !had {
+		err = b.dropFurther(spec.ID, slot.Index)
+	}
 	if err != nil {
 		return err
 	}
@@ -299,6 +310,11 @@ func (b *Backend) closeForeign(id model.EndpointID) error {
 			}
 		}
 	}
+	if slot, ok := b.layout.Slot(id); ok {
+		if err := b.dropFurther(id, slot); err != nil {
+			return err
+		}
+	}
 	delete(b.specs, id)
 	delete(b.linked, id)
 	delete(b.pods, id)
@@ -354,7 +370,7 @@ func (b *Backend) Follow(ctx context.Context) error {
 	for _, f := range found {
 		seen[f.ID] = f
 	}
-	errs := []error{b.ends.Flush()}
+	errs := []error{b.ends.Flush(), b.followFurther()}
 	if !b.path.QueriesConntrack() && b.path.Older() == "" {
 		_, err := b.trackConnections()
 		errs = append(errs, err)
@@ -410,39 +426,42 @@ func (b *Backend) checkForeign(s link.PairSpec) (problems, inPod []string) {
 	if now.PodMAC.String() != was.PodMAC.String() {
 		problems = append(problems, fmt.Sprintf("interface %s in %s has MAC %s, was attached with %s", s.IfName, s.NetNS, now.PodMAC, was.PodMAC))
 	}
-	if further := furtherAddresses(now.Addresses, s.IPs); further != "" {
+	if b.ends.further.wanted == nil {
+		return problems, nil // an Apply must say first which addresses are the pod's
+	}
+	if unknown := unknownAddresses(now.Addresses, slices.Concat(s.IPs, b.ends.further.has(s.ID))); unknown != "" {
 		effect := "is dropped"
 		if b.layout != nil && b.layout.State().Policy.Endpoints[s.ID].Observed {
 			effect = "passes until policy is enforced"
 		}
-		inPod = append(inPod, fmt.Sprintf("interface %s also has the addresses %s, which are not those of the pod in the API: every packet from and to them %s: remove them, as policy knows one address per IP version",
-			s.IfName, further, effect))
+		inPod = append(inPod, fmt.Sprintf("interface %s also has the addresses %s, which neither the API nor the result of its network plugin gives to this pod alone: every packet from and to them %s: remove them, or restart the pod if its network plugin assigned them",
+			s.IfName, unknown, effect))
 	}
 	return problems, inPod
 }
 
-// maxFurther bounds the addresses that a report names: a process in the pod can add any number.
-const maxFurther = 4
+// maxUnknown bounds the addresses that a report names: a process in the pod can add any number.
+const maxUnknown = 4
 
-// furtherAddresses names the addresses that are not among those of the pod.
-func furtherAddresses(has, pod []netip.Addr) string {
-	var further []string
+// unknownAddresses names the addresses that are not among those of the pod.
+func unknownAddresses(has, pod []netip.Addr) string {
+	var unknown []string
 	for _, ip := range has {
 		if !slices.Contains(pod, ip) {
-			further = append(further, ip.String())
+			unknown = append(unknown, ip.String())
 		}
 	}
-	if more := len(further) - maxFurther; more > 0 {
-		further = append(further[:maxFurther], fmt.Sprintf("and %d more", more))
+	if more := len(unknown) - maxUnknown; more > 0 {
+		unknown = append(unknown[:maxUnknown], fmt.Sprintf("and %d more", more))
 	}
-	return strings.Join(further, ", ")
+	return strings.Join(unknown, ", ")
 }
 
 // foreignPods returns the addresses of the pods by how the host receives their packets.
 func (b *Backend) foreignPods() foreign.Pods {
 	p := foreign.Pods{Bridged: make(map[netip.Addr]int)}
-	for _, end := range b.ends.All() {
-		for _, ip := range end.Addresses {
+	for id, end := range b.ends.All() {
+		for _, ip := range slices.Concat(end.Addresses, b.ends.further.has(id)) {
 			if end.Bridge != 0 {
 				p.Bridged[ip] = end.Bridge
 			} else {

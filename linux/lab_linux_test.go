@@ -62,6 +62,7 @@ type lab struct {
 	limits  map[string]model.Bandwidth // of pods, by name
 	refused []model.Unsupported
 	ports   map[string][]model.HostPort // of pods, by name
+	further map[string][]netip.Addr     // further addresses of pods, by name
 }
 
 const (
@@ -210,7 +211,7 @@ func (l *lab) addHere(name string, n byte) error {
 		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name], HostPorts: l.ports[name], Observed: l.observe.Observes(nil)}
 	_, err := l.backend.AddEndpoint(context.Background(), spec)
 	if err == nil {
-		l.local[spec.ID] = compile.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
+		l.local[spec.ID] = compile.Endpoint{Pod: spec.Pod, IPs: spec.IPs, Further: l.further[name]}
 	}
 	return err
 }

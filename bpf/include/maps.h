@@ -53,7 +53,9 @@ struct {
 	__type(value, struct generation);
 } generation SEC(".maps");
 
-/* The slot of each local pod, by address. A miss means that the address is not local. */
+/* The slot of each local pod, by address. A miss means that the address is not local. On nodes
+ * where another CNI plugin makes the interfaces: only the further addresses of pods, besides
+ * those in endpoints. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SLOTS);

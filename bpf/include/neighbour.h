@@ -32,6 +32,7 @@ __noinline int own_arp(struct __sk_buff *skb)
 {
 	const struct endpoint *e = find_endpoint(skb->ifindex);
 	__u32 sender, own;
+	struct ip claimed = {};
 	struct arp arp;
 
 	if (!e || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &arp, sizeof(arp)))
@@ -47,7 +48,8 @@ __noinline int own_arp(struct __sk_buff *skb)
 		if (arp.sender_mac[i] != e->mac[i])
 			return false;
 	}
-	return own && (sender == own || !sender);
+	claimed.word[3] = sender;
+	return own && (sender == own || !sender || is_further(e, &claimed, false));
 }
 
 /* Reports whether an address is the link-local address that the interface of the pod derives
@@ -79,5 +81,6 @@ __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int f
 	if (!foreign && !on_link(&dst) && owner_of(&dst, true) != OWNER_NODE)
 		return false;
 	/* A receiver learns no neighbour from an unspecified source. */
-	return unspecified(&p->flow.src) || own_link_local(e, &p->flow.src) || (!unspecified(&own) && same(&p->flow.src, &own));
+	return unspecified(&p->flow.src) || own_link_local(e, &p->flow.src) ||
+		(!unspecified(&own) && (same(&p->flow.src, &own) || is_further(e, &p->flow.src, true)));
 }

@@ -9,18 +9,6 @@
  * proves nothing. The packet must arrive by the interface that leads to this address. Packets
  * from processes of this node arrive by no interface; these may be masqueraded, too. */
 
-/* Returns the address of an endpoint for one IP version; zero if it has none. */
-static __always_inline struct ip address_of(const struct endpoint *e, bool v6)
-{
-	struct ip own = {};
-
-	if (v6)
-		__builtin_memcpy(&own, e->ip6, 16);
-	else
-		__builtin_memcpy(&own.word[3], e->ip4, 4);
-	return own;
-}
-
 /* Reports whether packets from an address that is not on this node may arrive by a device. */
 __noinline int may_arrive_by(const struct ip *src, int v6, __u32 device)
 {
@@ -59,7 +47,7 @@ __noinline enum outcome find_source(struct __sk_buff *skb, const struct packet *
 		pod = address_of(from, p->v6);
 	/* The host stack replaces sources: it uses addresses of the node for masquerading, and
 	 * addresses of Services in place of the pods of this node that answer. */
-	exchanged = from ? !same(src, &pod) : owner_of(src, p->v6) == OWNER_NODE;
+	exchanged = from ? !same(src, &pod) && !is_further(from, src, p->v6) : owner_of(src, p->v6) == OWNER_NODE;
 	if (exchanged) {
 		if (!find_translated_source(skb, p, l))
 			return DROP_SPOOFED;
@@ -70,5 +58,5 @@ __noinline enum outcome find_source(struct __sk_buff *skb, const struct packet *
 	}
 	if (device == DEVICE_LOST)
 		return ACT_PASS; /* the program on FORWARD has compared the source and the device */
-	return (from ? same(src, &pod) : may_arrive_by(src, p->v6, device)) ? ACT_PASS : DROP_SPOOFED;
+	return (from ? same(src, &pod) || is_further(from, src, p->v6) : may_arrive_by(src, p->v6, device)) ? ACT_PASS : DROP_SPOOFED;
 }

@@ -25,8 +25,9 @@ type addition struct {
 	hostPorts []model.HostPort
 	bandwidth model.Bandwidth
 	dns       model.DNS
-	// foreign are the addresses of an interface that another CNI plugin made; nil if the agent makes it.
-	foreign []netip.Addr
+	// foreign are the addresses of an interface that another CNI plugin made, the first of each family; nil if the agent
+	// makes it. further are the others.
+	foreign, further []netip.Addr
 	// deadline is the time until which the agent waits for the pod to appear in a snapshot.
 	deadline time.Time
 	// queued is true while the pod is known and only waits until others are attached.
@@ -52,7 +53,7 @@ func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.
 	if err != nil {
 		return nil, err
 	}
-	foreign, err := a.checkMode(req)
+	foreign, further, err := a.checkMode(req)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.
 	if err != nil {
 		return nil, err
 	}
-	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, dns: dns, foreign: foreign,
+	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, dns: dns, foreign: foreign, further: further,
 		deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
 	if d, ok := ctx.Deadline(); ok {
 		// Answer with the reason before the caller gives up.
@@ -241,8 +242,8 @@ func conflict(e *entry, a *addition) error {
 		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s, not to %s", a.id, e.Pod(), a.pod())
 	case e.UID != a.req.PodUID:
 		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.PodUID)
-	case a.foreign != nil && !slices.Equal(a.foreign, e.IPs):
-		return refuse(CodeConflict, remedy, "attachment %s of pod %s has the addresses %s, not %s", a.id, e.Pod(), join(e.IPs), join(a.foreign))
+	case a.foreign != nil && !(slices.Equal(a.foreign, e.IPs) && slices.Equal(a.further, e.Further)):
+		return refuse(CodeConflict, remedy, "attachment %s of pod %s has the addresses %s, not %s", a.id, e.Pod(), join(slices.Concat(e.IPs, e.Further)), join(slices.Concat(a.foreign, a.further)))
 	case e.NetNS != a.req.Netns:
 		return refuse(CodeConflict, remedy, "attachment %s of pod %s is in %s, not in %s", a.id, e.Pod(), e.NetNS, a.req.Netns)
 	}
@@ -271,7 +272,7 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	}
 	e := &entry{Record: endpoint.Record{State: endpoint.Adding, Kind: l.kind(), ContainerID: a.req.Attachment.ContainerID,
 		IfName: a.req.Attachment.IfName, NetNS: a.req.Netns, Network: a.req.Network, Namespace: a.req.PodNamespace,
-		Name: a.req.PodName, UID: a.req.PodUID, IPs: ips, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
+		Name: a.req.PodName, UID: a.req.PodUID, IPs: ips, Further: a.further, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
 	if l.features.DNS {
 		e.DNS = a.dns
 	}

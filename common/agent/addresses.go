@@ -172,6 +172,46 @@ func (l *loop) evict(id model.EndpointID, pod model.PodID, ips []netip.Addr) err
 	return nil
 }
 
+// readFurther prepares calls of trusted for a State.
+func (l *loop) readFurther() {
+	records := make([]endpoint.Record, 0, len(l.entries))
+	for _, e := range l.entries {
+		records = append(records, e.Record)
+	}
+	l.further.Read(l.snapshot, records)
+	l.unusable = nil
+}
+
+// trusted returns the further addresses that an endpoint may use. The others are reported, and their packets dropped.
+func (l *loop) trusted(e *entry) (all []netip.Addr) {
+	for _, a := range e.Further {
+		why, remedy := l.further.Refusal(e.Pod(), a)
+		if why == "" {
+			all = append(all, a)
+			continue
+		}
+		effect := "is dropped"
+		switch {
+		case l.features.OS == model.Windows: // HNS enforces policy on all addresses of an endpoint
+			effect = "has the policy of this pod, but is not this pod's in rules"
+		case l.observes(e.Namespace):
+			effect = "passes until policy is enforced"
+		}
+		l.unusable = append(l.unusable, inPod{e, fmt.Sprintf("its further address %s %s: every packet from and to it %s: %s", a, why, effect, remedy)})
+	}
+	return all
+}
+
+// refusedOf describes the further addresses of an endpoint that it may not use.
+func (l *loop) refusedOf(e *entry) (all []string) {
+	for _, r := range l.unusable {
+		if r.entry == e {
+			all = append(all, r.detail)
+		}
+	}
+	return all
+}
+
 // giveBack returns the addresses of a removed endpoint. Addresses that other pods may have seen go to
 // quarantine, others are free at once.
 func (l *loop) giveBack(e *entry, at time.Time) {

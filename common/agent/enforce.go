@@ -150,8 +150,9 @@ func (l *loop) endpoints(joining []*entry) map[model.EndpointID]compile.Endpoint
 		}
 	}
 	named := make(map[model.EndpointID]compile.Endpoint, len(newest))
+	l.readFurther()
 	for pod, e := range newest {
-		named[e.ID()] = compile.Endpoint{Pod: pod, IPs: e.IPs}
+		named[e.ID()] = compile.Endpoint{Pod: pod, IPs: e.IPs, Further: l.trusted(e)}
 	}
 	return named
 }

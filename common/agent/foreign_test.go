@@ -90,33 +90,6 @@ func TestForeignAddressMoves(t *testing.T) {
 	})
 }
 
-// Another plugin gives a pod several addresses of a family. The endpoint has the first of each, as the pod has in the API, and
-// does not take the others from other pods.
-func TestForeignFurtherAddresses(t *testing.T) {
-	run(t, func(t *testing.T, r *rig) {
-		r.policyOnly()
-		all := []string{"10.9.0.8", "fd00::8", "10.9.0.7", "fd00::7"}
-		for range 2 { // a runtime may repeat ADD
-			if _, err := r.agent.Add(context.Background(), foreignRequest(0, all...)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := r.agent.Add(context.Background(), foreignRequest(1, "10.9.0.7")); err != nil {
-			t.Fatal(err)
-		}
-		r.wantOnly(0, 1)
-		check := &cniframe.CheckRequest{Attachment: addRequest(0).Attachment, Foreign: foreignRequest(0, all...).Foreign}
-		if err := r.agent.Check(context.Background(), check); err != nil {
-			t.Errorf("CHECK: %v", err)
-		}
-		list, err := r.agent.Endpoints(context.Background())
-		if err != nil || len(list) != 2 || !slices.Equal(list[0].Addresses, []netip.Addr{netip.MustParseAddr("10.9.0.8"), netip.MustParseAddr("fd00::8")}) {
-			t.Errorf("endpoints %+v, %v", list, err)
-		}
-		r.end()
-	})
-}
-
 // Policy knows one interface of a pod. ADD of an enforced pod with more is refused, and one of an observed pod is
 // reported.
 func TestForeignOthers(t *testing.T) {
@@ -230,6 +203,7 @@ func TestForeignRefusals(t *testing.T) {
 			`address "::ffff:10.9.0.7" of`:     func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"::ffff:10.9.0.7"} },
 			`address "127.0.0.1" of`:           func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"127.0.0.1"} },
 			`address "fe80::1" of`:             func(q *cniframe.AddRequest) { q.Foreign.Addresses = []string{"fe80::1"} },
+			"at most 16 of each IP version":    func(q *cniframe.AddRequest) { q.Foreign.Addresses = many(cniframe.MaxAddresses + 1) },
 			"MAC of prevResult is not valid":   func(q *cniframe.AddRequest) { q.Foreign.MAC = "ff:ff:ff:ff:ff:ff" },
 			"prevResult has 02:00:00:00:99:99": func(q *cniframe.AddRequest) { q.Foreign.MAC = "02:00:00:00:99:99" },
 			"interfaces of prevResult are not": func(q *cniframe.AddRequest) { q.Foreign.HostIfNames = []string{strings.Repeat("x", 16)} },

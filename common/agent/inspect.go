@@ -155,7 +155,7 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	id := e.ID()
 	if l.enforced.covered[id] {
 		in := l.enforced.inForce.Policy.Endpoints[id]
-		d.Table, d.Observed = in.Table.String(), in.Observed
+		d.Table, d.Observed, d.Addresses = in.Table.String(), in.Observed, append(d.Addresses, in.Further...)
 	}
 	if e.problem != nil {
 		d.Problems = append(d.Problems, oneLine(e.problem))
@@ -178,6 +178,7 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	default:
 		d.Problems, d.Unenforced, d.Verdicts = slices.Concat(d.Problems, i.Problems, i.InPod), i.Unenforced, i.Verdicts
 	}
+	d.Problems = append(d.Problems, l.refusedOf(e)...)
 	if e.others != "" {
 		d.Problems, d.Unenforced = append(d.Problems, e.bypass()), true
 	}
@@ -341,6 +342,9 @@ func (l *loop) dump(b *inspect.Bundle) {
 		for id, e := range read.State.Policy.Endpoints { // maps hold numbers only
 			if known := l.entries[id]; known != nil {
 				e.Pod, e.IPs = known.Pod(), known.IPs
+				if l.enforced.covered[id] {
+					e.Further = l.enforced.inForce.Policy.Endpoints[id].Further
+				}
 				read.State.Policy.Endpoints[id] = e
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent/adoption"
+	"github.com/isthmus-net/isthmus/common/agent/further"
 	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
@@ -46,6 +47,9 @@ type loop struct {
 	stopping   bool
 
 	addresses addresses
+	further   further.Owners
+	// unusable are the further addresses that the last State did not leave to their pod.
+	unusable  []inPod
 	pool      *pool.Pool // nil if the data path prepares no endpoints
 	enforced  enforcement
 	repairs   repairs

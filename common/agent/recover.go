@@ -300,7 +300,7 @@ func (l *loop) attachedPods() (all []adoption.Attached) {
 		if e.State == endpoint.Released {
 			continue
 		}
-		known := adoption.Attached{ID: e.ID(), Pod: e.Pod(), UID: e.UID, IPs: e.IPs}
+		known := adoption.Attached{ID: e.ID(), Pod: e.Pod(), UID: e.UID, IPs: slices.Concat(e.IPs, e.Further)}
 		if e.adopted() {
 			known.Handle = e.NetNS
 		}

@@ -45,16 +45,16 @@ func (l *loop) kind() endpoint.Kind {
 
 // checkMode compares an ADD with the mode of the agent. It returns the addresses of the interface that
 // another CNI plugin made, or nil if the agent makes it.
-func (a *Agent) checkMode(r *cniframe.AddRequest) ([]netip.Addr, error) {
+func (a *Agent) checkMode(r *cniframe.AddRequest) (first, further []netip.Addr, err error) {
 	if err := a.sameMode(r.Foreign); err != nil || r.Foreign == nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, f := range []struct {
 		name string
 		set  bool
 	}{{"portMappings", len(r.HostPorts) > 0}, {"bandwidth", r.Bandwidth != nil}, {"dns", r.DNS != nil}} {
 		if f.set {
-			return nil, refuse(CodeConfig, "leave "+f.name+" to the plugin that makes the interface", "pod %s/%s: isthmus-agent only enforces policy and cannot provide %s", r.PodNamespace, r.PodName, f.name)
+			return nil, nil, refuse(CodeConfig, "leave "+f.name+" to the plugin that makes the interface", "pod %s/%s: isthmus-agent only enforces policy and cannot provide %s", r.PodNamespace, r.PodName, f.name)
 		}
 	}
 	return foreignAddresses(r.Foreign)
@@ -71,33 +71,47 @@ func (a *Agent) sameMode(f *cniframe.Foreign) error {
 	return nil
 }
 
-// foreignAddresses returns the addresses of the pod in prevResult, sorted: the first of each family, as kubelet reports
-// them. Policy knows no others, so the data path drops their packets and reports them.
-func foreignAddresses(f *cniframe.Foreign) ([]netip.Addr, error) {
+// foreignAddresses returns the addresses of the pod in prevResult, sorted: the first of each family, which kubelet reports, and the
+// others. Policy is the same for all.
+func foreignAddresses(f *cniframe.Foreign) (first, further []netip.Addr, err error) {
 	if len(f.HostIfNames) > maxHints || slices.ContainsFunc(f.HostIfNames, func(s string) bool { return len(s) > 15 }) {
-		return nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names of at most 15 characters", maxHints), "the interfaces of prevResult are not valid")
+		return nil, nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names of at most 15 characters", maxHints), "the interfaces of prevResult are not valid")
 	}
 	if len(f.Others) > maxHints {
-		return nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names", maxHints), "the further interfaces of prevResult are not valid")
+		return nil, nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names", maxHints), "the further interfaces of prevResult are not valid")
 	}
 	if _, err := model.ParseMAC(f.MAC); f.MAC != "" && err != nil {
-		return nil, refuse(CodeConfig, err.Error(), "the MAC of prevResult is not valid")
+		return nil, nil, refuse(CodeConfig, err.Error(), "the MAC of prevResult is not valid")
 	}
 	if len(f.Addresses) == 0 {
-		return nil, refuse(CodeConfig, "put isthmus-cni behind the plugin that assigns the addresses", "prevResult has no address of the interface")
+		return nil, nil, refuse(CodeConfig, "put isthmus-cni behind the plugin that assigns the addresses", "prevResult has no address of the interface")
 	}
-	var all []netip.Addr
+	var n [2]int // by IP version
 	for _, s := range f.Addresses {
 		ip, err := netip.ParseAddr(s)
 		if err != nil || ip.Zone() != "" || ip.Is4In6() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
-			return nil, refuse(CodeConfig, "pass unicast addresses without a prefix length", "address %q of prevResult is not valid", shorten(s))
+			return nil, nil, refuse(CodeConfig, "pass unicast addresses without a prefix length", "address %q of prevResult is not valid", shorten(s))
 		}
-		if !slices.ContainsFunc(all, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
-			all = append(all, ip)
+		v := 0
+		if ip.Is6() {
+			v = 1
+		}
+		switch {
+		case slices.Contains(first, ip) || slices.Contains(further, ip):
+			continue
+		case n[v] == 0:
+			first = append(first, ip)
+		default:
+			further = append(further, ip)
+		}
+		if n[v]++; n[v] > cniframe.MaxAddresses {
+			return nil, nil, refuse(CodeConfig, fmt.Sprintf("let the network plugin assign at most %d of each IP version to a pod", cniframe.MaxAddresses),
+				"prevResult.ips: the interface has more than %d addresses of one IP version", cniframe.MaxAddresses)
 		}
 	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return all, nil
+	slices.SortFunc(first, netip.Addr.Compare)
+	slices.SortFunc(further, netip.Addr.Compare)
+	return first, further, nil
 }
 
 // checkOthers refuses a pod with further interfaces, whose packets policy does not see, unless the pod is observed.
@@ -128,12 +142,12 @@ func checkForeign(e *entry, f *cniframe.Foreign) error {
 	if f == nil {
 		return nil
 	}
-	addrs, err := foreignAddresses(f)
+	first, further, err := foreignAddresses(f)
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(addrs, e.IPs) {
-		return refuse(CodeBroken, "restart the pod", "pod %s has the addresses %s, not %s", e.Pod(), join(e.IPs), join(addrs))
+	if !slices.Equal(first, e.IPs) || !slices.Equal(further, e.Further) {
+		return refuse(CodeBroken, "restart the pod", "pod %s has the addresses %s, not %s", e.Pod(), join(slices.Concat(e.IPs, e.Further)), join(slices.Concat(first, further)))
 	}
 	return sameMAC(e, f, CodeBroken)
 }

@@ -124,7 +124,7 @@ func (l *loop) problems() (all problems) {
 	for _, err := range l.repairs.unknown {
 		all.add(problemEndpoint, oneLine(err))
 	}
-	for _, p := range l.inPod {
+	for _, p := range slices.Concat(l.inPod, l.unusable) {
 		// A warning, because no pod may change the condition of its node.
 		if e := p.entry; l.entries[e.ID()] == e && e.State == endpoint.Ready {
 			all.add(problemEndpoint, fmt.Sprintf("warning: endpoint %s of pod %s: %s", e.ID(), e.Pod(), p.detail))

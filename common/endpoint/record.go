@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -44,6 +45,9 @@ const (
 	Migrated Kind = "migrated"
 )
 
+// maxFurther bounds the further addresses of a record, of both families.
+const maxFurther = 32
+
 // Record is the state of an endpoint that survives a restart of the agent.
 type Record struct {
 	Version     int    `json:"version"`
@@ -60,6 +64,8 @@ type Record struct {
 	// UID is the pod's UID as the runtime passed it; it may be empty.
 	UID string       `json:"uid,omitempty"`
 	IPs []netip.Addr `json:"ips"`
+	// Further are more addresses that another CNI plugin gave the pod. The API does not have them.
+	Further []netip.Addr `json:"further,omitempty"`
 	// HostPorts are the ports of the node that are forwarded to the pod.
 	HostPorts []model.HostPort `json:"hostPorts,omitempty"`
 	// Bandwidth is the limit of the interface that the runtime requested.
@@ -82,7 +88,7 @@ func (r Record) Pod() model.PodID { return model.PodID{Namespace: r.Namespace, N
 // of the endpoint's removal.
 func (r Record) Tombstone(at time.Time) Record {
 	r.State, r.ReleasedAt = Released, at
-	r.NetNS, r.HostPorts, r.Bandwidth, r.DNS = "", nil, model.Bandwidth{}, model.DNS{}
+	r.NetNS, r.Further, r.HostPorts, r.Bandwidth, r.DNS = "", nil, nil, model.Bandwidth{}, model.DNS{}
 	return r
 }
 
@@ -118,6 +124,12 @@ func (r Record) Validate() error {
 		for _, other := range r.IPs[:i] {
 			need(other.Is6() != a.Is6(), fmt.Sprintf("ips has two addresses of one family, %s and %s", other, a))
 		}
+	}
+	need(len(r.Further) == 0 || r.Kind == Foreign, fmt.Sprintf("further is of kind %q, not foreign", r.Kind))
+	need(len(r.Further) <= maxFurther, fmt.Sprintf("further has %d addresses", len(r.Further)))
+	for i, a := range r.Further {
+		need(a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified(), fmt.Sprintf("further[%d] is %q, not a plain IPv4 or IPv6 address", i, a))
+		need(!slices.Contains(r.IPs, a) && !slices.Contains(r.Further[:i], a), fmt.Sprintf("further[%d] is %s again", i, a))
 	}
 	return errors.Join(errs...)
 }

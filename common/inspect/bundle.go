@@ -103,7 +103,8 @@ func (c Cluster) Objects() model.Objects {
 		Policies: slices.Clone(c.Policies), DenyLists: slices.Clone(c.DenyLists), ServiceCIDRs: slices.Clone(c.ServiceCIDRs)}
 }
 
-// Snapshot returns the cluster of the Bundle. The node has all addresses that its rules use.
+// Snapshot returns the cluster of the Bundle. The node has all addresses that its rules use, and its pods those of their
+// endpoints: another CNI plugin may have given them more than the API has.
 func (b *Bundle) Snapshot() *model.Snapshot {
 	o := b.Cluster.Objects()
 	if b.Installed != nil {
@@ -119,6 +120,24 @@ func (b *Bundle) Snapshot() *model.Snapshot {
 				}
 			}
 			o.Nodes[i] = &own
+		}
+	}
+	attached := make(map[model.PodID][]netip.Addr)
+	for _, e := range b.Endpoints {
+		if e.Table != "" {
+			attached[e.Pod] = e.Addresses
+		}
+	}
+	for i, p := range o.Pods {
+		own := *p
+		own.IPs = slices.Clone(p.IPs)
+		for _, a := range attached[p.PodID] {
+			if !slices.Contains(own.IPs, a) {
+				own.IPs = append(own.IPs, a)
+			}
+		}
+		if len(own.IPs) > len(p.IPs) {
+			o.Pods[i] = &own
 		}
 	}
 	return o.Snapshot()

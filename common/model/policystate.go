@@ -97,9 +97,12 @@ type Table struct {
 // EndpointState is what one endpoint should enforce.
 type EndpointState struct {
 	Pod PodID
-	// IPs are the endpoint's own addresses; traffic between them is not policed.
-	IPs   []netip.Addr
-	Table TableID
+	// IPs are the endpoint's own addresses, at most one per family; traffic between them is not policed.
+	IPs []netip.Addr
+	// Further are more addresses that another CNI plugin gave the pod, and that no other object has. Policy is the same
+	// for them.
+	Further []netip.Addr
+	Table   TableID
 	// Observed: the data path reports the verdicts of the Table, but drops nothing.
 	Observed bool
 }

@@ -132,7 +132,8 @@ func (h *History) at(t time.Duration) *Version {
 // owns reports whether the pod's end of the flow has an address of the endpoint. The slot may
 // have belonged to another endpoint when the record was written.
 func owns(s *model.State, id model.EndpointID, r Record) bool {
-	return slices.Contains(s.Policy.Endpoints[id].IPs, r.own())
+	e := s.Policy.Endpoints[id]
+	return slices.Contains(e.IPs, r.own()) || slices.Contains(e.Further, r.own())
 }
 
 // cause finds the cause of a verdict in a State; nil if the State has another verdict, as while a table changes. It

@@ -40,6 +40,7 @@ func Drifts(found []Finding) (all []dataplane.Drift) {
 type intent struct {
 	endpoints   map[bpfobj.PodIfindex]bpfobj.PodEndpoint
 	locals      map[netip.Addr]uint32
+	further     map[netip.Addr]uint32 // in the same maps as locals, see PutFurther
 	attachments map[uint32]bpfobj.PodAttachment
 	routes      map[netip.Prefix]bpfobj.PodNodeRoute
 	owners      map[netip.Prefix]bpfobj.PodOwnerEntry
@@ -199,6 +200,7 @@ func (d *DataPath) attachmentsCheck(want map[uint32]bpfobj.PodAttachment) check 
 func (d *DataPath) wantedEndpoints(alive map[int]bool) (map[bpfobj.PodIfindex]bpfobj.PodEndpoint, map[netip.Addr]uint32,
 	map[uint32]bpfobj.PodAttachment, error) {
 	endpoints, locals, attachments := maps.Clone(d.want.endpoints), maps.Clone(d.want.locals), maps.Clone(d.want.attachments)
+	maps.Copy(locals, d.want.further)
 	known, err := d.Endpoints()
 	if err != nil {
 		return nil, nil, nil, err

@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -145,4 +146,53 @@ func (d *DataPath) localKey(a netip.Addr) (*ebpf.Map, any) {
 		return d.objects.Locals6, bpfobj.PodAddr6{Addr: a.As16()}
 	}
 	return d.objects.Locals4, bpfobj.PodAddr4{Addr: a.As4()}
+}
+
+// Further addresses are those that another CNI plugin gave a pod besides the ones in its endpoint. There is no fast
+// path on such nodes, so the maps locals4 and locals6 are free for them.
+
+// openFurther reads the further addresses that are in force.
+func (d *DataPath) openFurther() error {
+	d.want.further = make(map[netip.Addr]uint32)
+	if !d.foreign {
+		return nil
+	}
+	err := ReadMap(d.objects.Locals4, func(k bpfobj.PodAddr4, v bpfobj.PodSlotIndex) { d.want.further[netip.AddrFrom4(k.Addr)] = v.Slot })
+	if err != nil {
+		return err
+	}
+	return ReadMap(d.objects.Locals6, func(k bpfobj.PodAddr6, v bpfobj.PodSlotIndex) { d.want.further[netip.AddrFrom16(k.Addr)] = v.Slot })
+}
+
+// MaxFurther is the number of further addresses of one IP version that fit.
+func (d *DataPath) MaxFurther() int { return int(d.objects.Locals4.MaxEntries()) }
+
+// RemoveFurther removes the further addresses for which f returns true. slot is that of the pod.
+func (d *DataPath) RemoveFurther(f func(a netip.Addr, slot uint32) bool) error {
+	for a, slot := range maps.Clone(d.want.further) {
+		if !f(a, slot) {
+			continue
+		}
+		m, key := d.localKey(a)
+		if err := drop(m, key); err != nil {
+			return fmt.Errorf("remove further address %s: %w", a, err)
+		}
+		delete(d.want.further, a)
+	}
+	return nil
+}
+
+// PutFurther gives further addresses to slots.
+func (d *DataPath) PutFurther(all map[netip.Addr]uint32) error {
+	for a, slot := range all {
+		if was, ok := d.want.further[a]; ok && was == slot {
+			continue
+		}
+		m, key := d.localKey(a)
+		d.want.further[a] = slot
+		if err := m.Put(key, bpfobj.PodSlotIndex{Slot: slot}); err != nil {
+			return fmt.Errorf("write slot of further address %s: %w", a, err)
+		}
+	}
+	return nil
 }

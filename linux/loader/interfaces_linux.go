@@ -136,6 +136,9 @@ func (d *DataPath) openInterfaces() error {
 	d.want.endpoints = make(map[bpfobj.PodIfindex]bpfobj.PodEndpoint)
 	d.want.locals = make(map[netip.Addr]uint32)
 	d.want.attachments = make(map[uint32]bpfobj.PodAttachment)
+	if err := d.openFurther(); err != nil {
+		return err
+	}
 	known, err := d.Endpoints()
 	if err != nil {
 		return err

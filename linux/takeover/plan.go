@@ -125,7 +125,9 @@ func (p *planner) checkPod(port Port, was endpoint.Record) {
 			p.refuse("pod %s has no default route via %s, the address of bridge %s: delete the pod", pod, gateway, p.node.Bridge.Name)
 		}
 	}
-	if !sameAddresses(has, was.IPs) {
+	if len(was.Further) > 0 {
+		p.refuse("pod %s has further addresses %v, and mode full gives a pod one of each IP version: delete the pod", pod, was.Further)
+	} else if !sameAddresses(has, was.IPs) {
 		p.refuse("pod %s has the addresses %v, policy is in force for %v: wait until the agent has noticed, or delete the pod", pod, has, was.IPs)
 	}
 	for _, g := range end.Gateways {

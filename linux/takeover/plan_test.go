@@ -152,6 +152,7 @@ func TestReasons(t *testing.T) {
 			n.Ports[0].Pod.Gateways = append(n.Ports[0].Pod.Gateways, netip.MustParseAddr("10.7.0.1"))
 		}, "a default route via 10.7.0.1, which is not bridge cni0"},
 		"address not known":   {func(n *Node) { n.Ports[0].Pod.Addresses = n.Ports[0].Pod.Addresses[:1] }, "policy is in force for"},
+		"further address":     {func(n *Node) { n.Records[0].Further = []netip.Addr{netip.MustParseAddr("10.244.1.9")} }, "pod shop/web has further addresses [10.244.1.9]"},
 		"no lease":            {func(n *Node) { n.Leases = n.Leases[1:] }, "pod shop/web has the address 10.244.1.2, which host-local did not assign"},
 		"lease of another":    {func(n *Node) { n.Leases[1].ContainerID = "c-other" }, "host-local assigned fd00:10:1::2 to interface eth0 of container c-other"},
 		"lease of interface":  {func(n *Node) { n.Leases[0].IfName = "net1" }, "to interface net1 of container c-web"},

@@ -45,7 +45,7 @@ func (h *history) begin(s *model.State, now time.Time) {
 	}
 	v := version{from: now, state: s, owners: make(map[netip.Addr]model.EndpointID)}
 	for id, e := range s.Policy.Endpoints {
-		for _, a := range e.IPs {
+		for _, a := range slices.Concat(e.IPs, e.Further) {
 			v.owners[a] = id
 		}
 	}

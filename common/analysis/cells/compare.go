@@ -132,5 +132,7 @@ func (c *comparison) compareAll(ctx context.Context) {
 // remote picks a member of a peer that is not the subject's own address, because a pod
 // reaches itself without policy. It returns -1 if there is none.
 func (s *subject) remote(p *peer) int {
-	return slices.IndexFunc(p.members, func(a netip.Addr) bool { return !slices.Contains(s.state.IPs, a) })
+	return slices.IndexFunc(p.members, func(a netip.Addr) bool {
+		return !slices.Contains(s.state.IPs, a) && !slices.Contains(s.state.Further, a)
+	})
 }

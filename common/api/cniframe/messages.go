@@ -31,6 +31,9 @@ type AddRequest struct {
 	Foreign *Foreign `json:"foreign,omitempty"`
 }
 
+// MaxAddresses bounds the addresses of one IP version in a Foreign.
+const MaxAddresses = 16
+
 // Foreign is an interface of a pod that another CNI plugin made, as prevResult describes it.
 type Foreign struct {
 	// HostIfNames are the interfaces of prevResult without a sandbox. They are for messages only: the agent
@@ -40,7 +43,7 @@ type Foreign struct {
 	Others []string `json:"others,omitempty"`
 	// MAC is that of the interface in the sandbox; empty if prevResult has none.
 	MAC string `json:"mac,omitempty"`
-	// Addresses are those of the interface, without prefix length: at most one per family.
+	// Addresses are those of the interface, without prefix length. The first of each family is that of the pod in the API.
 	Addresses []string `json:"addresses"`
 }
 

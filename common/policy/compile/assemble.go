@@ -74,7 +74,7 @@ func (c *Compiler) assign(dirty map[model.EndpointID]bool, all bool) (map[model.
 			t = closed
 		}
 		ns, _ := c.snapshot.Namespaces.Get(e.Pod.Namespace)
-		endpoints[id] = model.EndpointState{Pod: e.Pod, IPs: e.IPs, Table: t, Observed: c.observe.Observes(ns)}
+		endpoints[id] = model.EndpointState{Pod: e.Pod, IPs: e.IPs, Further: e.Further, Table: t, Observed: c.observe.Observes(ns)}
 	}
 	return endpoints, tables
 }

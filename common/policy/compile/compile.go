@@ -15,6 +15,8 @@ type Endpoint struct {
 	// IPs are the addresses that the endpoint really has. They replace the pod's addresses
 	// in the API, which may be late.
 	IPs []netip.Addr
+	// Further are its further addresses. No other object has them, see model.EndpointState.
+	Further []netip.Addr
 }
 
 // Input is everything that a Compile reads.

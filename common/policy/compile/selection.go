@@ -142,7 +142,7 @@ func (s *selection) changedEndpoints(now map[model.EndpointID]Endpoint) []model.
 		if ok {
 			known++
 		}
-		if !ok || was.Pod != e.Pod || !slices.Equal(was.IPs, e.IPs) {
+		if !ok || was.Pod != e.Pod || !slices.Equal(was.IPs, e.IPs) || !slices.Equal(was.Further, e.Further) {
 			changed = append(changed, id)
 		}
 	}
@@ -169,7 +169,7 @@ func (s *selection) changeEndpoints(changed []model.EndpointID, now map[model.En
 			s.endpoints[id] = e
 		}
 		if is, ok := now[id]; ok {
-			e.Endpoint = Endpoint{Pod: is.Pod, IPs: slices.Clone(is.IPs)}
+			e.Endpoint = Endpoint{Pod: is.Pod, IPs: slices.Clone(is.IPs), Further: slices.Clone(is.Further)}
 			s.byPod[is.Pod] = append(s.byPod[is.Pod], id)
 		}
 	}
@@ -379,7 +379,7 @@ func (s *selection) addressesOf(pod *model.Pod) []netip.Addr {
 	}
 	var found []netip.Addr
 	for _, id := range s.byPod[pod.PodID] {
-		found = append(found, s.endpoints[id].IPs...)
+		found = append(append(found, s.endpoints[id].IPs...), s.endpoints[id].Further...)
 	}
 	if len(found) == 0 {
 		return pod.IPs
