@@ -314,9 +314,28 @@ func TestFurtherAddressesConflict(t *testing.T) {
 	})
 }
 
+// The pinned maps show all addresses of a pod with its table.
+func TestFurtherAddressesInMaps(t *testing.T) {
+	t.Parallel()
+	onForeign(t, func(t *testing.T, l *lab) {
+		assigned(l)
+		m, err := loader.ReadPinned(filepath.Join(l.bpffs, loader.LayoutVersion), false)
+		l.must(err)
+		var got [][]netip.Addr
+		for _, table := range m.Tables() {
+			got = append(got, table.Addresses)
+		}
+		want := [][]netip.Addr{podIPs(11), slices.SortedFunc(slices.Values(slices.Concat(podIPs(12), furtherIPs(12))), netip.Addr.Compare)}
+		if !slices.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("tables of %v, want %v", got, want)
+		}
+	})
+}
+
 // Packets of an observed pod pass with all of its addresses, also where the XDP program of a deny list sees them. Once policy is
 // enforced, they do not.
 func TestFurtherAddressesObserved(t *testing.T) {
+	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
 		l.xdp, l.deny = denylist.Devices{Auto: true}, denyList("203.0.113.0/24")
 		l.must(l.node.Do(func() error { return route("0.0.0.0/0", outsideAddr4) }))

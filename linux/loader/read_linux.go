@@ -166,7 +166,7 @@ func ReadPinned(dir string, flows bool) (*mapview.Maps, error) {
 	o := &d.objects.PodMaps
 	defer o.Close()
 	for name, at := range map[string]**ebpf.Map{"slots": &o.Slots, "generation": &o.Generation, "ports": &o.Ports, "rows": &o.Rows, "tables": &o.Tables,
-		"verdicts": &o.Verdicts, "locals4": &o.Locals4, "locals6": &o.Locals6, "peers4": &o.Peers4, "peers6": &o.Peers6,
+		"verdicts": &o.Verdicts, "endpoints": &o.Endpoints, "locals4": &o.Locals4, "locals6": &o.Locals6, "peers4": &o.Peers4, "peers6": &o.Peers6,
 		"prefixes4": &o.Prefixes4, "prefixes6": &o.Prefixes6, "conns4": &o.Conns4, "conns6": &o.Conns6,
 		"causes": &o.Causes, "cause_blocks": &o.CauseBlocks, "table_causes": &o.TableCauses, "cause_counts": &o.CauseCounts} {
 		var err error
@@ -196,6 +196,12 @@ func (d *DataPath) readView() (*mapview.Maps, error) {
 	var before, after bpfobj.PodGeneration
 	err := errors.Join(
 		o.Generation.Lookup(uint32(0), &before),
+		// Beside another CNI plugin, locals4 and locals6 hold further addresses only.
+		ReadMap(o.Endpoints, func(_ bpfobj.PodIfindex, e bpfobj.PodEndpoint) {
+			for _, ip := range addresses(e) {
+				m.Locals[ip] = e.Slot
+			}
+		}),
 		ReadMap(o.Slots, func(n uint32, s bpfobj.PodSlot) {
 			if s != (bpfobj.PodSlot{}) {
 				m.Slots[n] = s
