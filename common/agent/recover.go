@@ -123,7 +123,7 @@ func (l *loop) adopt(e *entry) {
 	if e.Kind == endpoint.Foreign && !e.adopted() && errors.Is(err, dataplane.ErrNoNetNS) {
 		// No DEL may follow: that of mode policy succeeds without an agent.
 		l.log.Info("the network namespace of a pod is gone", "pod", e.Pod(), "endpoint", e.ID())
-		l.adoptions.claims.Ended(e.Pod(), e.UID)
+		l.adoptions.claims.Ended(e.claimant())
 		l.rollBack(e)
 		return
 	}
@@ -297,16 +297,20 @@ func (l *loop) adoptPods() {
 // attachedPods describes the endpoints.
 func (l *loop) attachedPods() (all []adoption.Attached) {
 	for _, e := range l.entries {
-		if e.State == endpoint.Released {
-			continue
+		if e.State != endpoint.Released {
+			all = append(all, e.claimant())
 		}
-		known := adoption.Attached{ID: e.ID(), Pod: e.Pod(), UID: e.UID, IPs: slices.Concat(e.IPs, e.Further)}
-		if e.adopted() {
-			known.Handle = e.NetNS
-		}
-		all = append(all, known)
 	}
 	return all
+}
+
+// claimant describes the endpoint.
+func (e *entry) claimant() adoption.Attached {
+	a := adoption.Attached{ID: e.ID(), Pod: e.Pod(), UID: e.UID, IPs: slices.Concat(e.IPs, e.Further)}
+	if e.adopted() {
+		a.Handle = e.NetNS
+	}
+	return a
 }
 
 // adopted reports whether no ADD named the endpoint.

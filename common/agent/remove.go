@@ -98,7 +98,7 @@ func (l *loop) processDels() {
 	for i, err := range l.dropAll(known) {
 		if err == nil {
 			l.log.Info("pod is detached", "pod", known[i].Pod(), "endpoint", known[i].ID())
-			l.adoptions.claims.Ended(known[i].Pod(), known[i].UID)
+			l.adoptions.claims.Ended(known[i].claimant())
 		}
 		answer(known[i].ID(), err)
 	}

@@ -5,6 +5,7 @@ package adoption
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -131,9 +132,10 @@ func (cs *Claims) Pending() (n int) {
 	return n
 }
 
-// Ended records that the endpoint of a pod was removed. The same claim gets no other interface.
-func (cs *Claims) Ended(pod model.PodID, uid string) {
-	if c := cs.claims[pod]; c != nil && (uid == "" || c.pod.UID == "" || uid == c.pod.UID) {
+// Ended records that the endpoint of a pod was removed. The same claim gets no other interface. A claim with
+// other addresses is about a later one.
+func (cs *Claims) Ended(a Attached) {
+	if c := cs.claims[a.Pod]; c != nil && a.serves(c) {
 		c.ended = true
 	}
 }
@@ -168,13 +170,15 @@ func (cs *Claims) Compare(attached []Attached, interfaces []dataplane.Interface,
 	for _, a := range attached {
 		if _, there := cs.appeared[a.Handle]; a.Handle != "" && !there {
 			r.Gone = append(r.Gone, a.ID)
-			cs.Ended(a.Pod, a.UID)
+			cs.Ended(a)
 			continue
 		}
 		owners[a.ID] = a
 	}
 	best := cs.winners()
-	open := cs.unsatisfied(owners, best, busy)
+	open := slices.DeleteFunc(cs.unsatisfied(slices.Collect(maps.Values(owners)), busy), func(c *claim) bool {
+		return slices.ContainsFunc(c.pod.IPs, func(ip netip.Addr) bool { return best[ip] != c })
+	})
 	m := matching{claims: cs, observed: observed, candidates: make(map[*claim][]*dataplane.Interface), taken: make(map[string]bool)}
 	for _, c := range open {
 		for i := range interfaces {
@@ -203,26 +207,25 @@ func (cs *Claims) see(interfaces []dataplane.Interface) {
 	}
 }
 
-// unsatisfied returns the claims without an endpoint, sorted. A claim whose address belongs to a younger pod
-// is not one of them.
-func (cs *Claims) unsatisfied(owners map[model.EndpointID]Attached, best map[netip.Addr]*claim, busy func(model.PodID) bool) (open []*claim) {
+// unsatisfied returns the claims without an endpoint, sorted.
+func (cs *Claims) unsatisfied(attached []Attached, busy func(model.PodID) bool) (open []*claim) {
 	for id, c := range cs.claims {
 		c.why, c.held = "", false
-		satisfied := busy(id)
-		for _, a := range owners {
-			same := a.UID == "" || c.pod.UID == "" || a.UID == c.pod.UID || a.Handle == "" && len(a.UID) == 32
-			satisfied = satisfied || a.Pod == id && same && containsAll(a.IPs, c.pod.IPs)
-		}
-		if satisfied {
+		if busy(id) || slices.ContainsFunc(attached, func(a Attached) bool { return a.Pod == id && a.serves(c) }) {
 			c.ended = false
 			continue
 		}
-		if !slices.ContainsFunc(c.pod.IPs, func(ip netip.Addr) bool { return best[ip] != c }) {
-			open = append(open, c)
-		}
+		open = append(open, c)
 	}
 	slices.SortFunc(open, func(a, b *claim) int { return a.pod.PodID.Compare(b.pod.PodID) })
 	return open
+}
+
+// serves reports whether an endpoint of a pod is that of a claim of the same name. The kubelet gives a static pod another UID
+// than the API, of 32 digits.
+func (a Attached) serves(c *claim) bool {
+	same := a.UID == "" || c.pod.UID == "" || a.UID == c.pod.UID || a.Handle == "" && len(a.UID) == 32
+	return same && containsAll(a.IPs, c.pod.IPs)
 }
 
 // winners returns the claim of each address: that of the younger pod, else the later one, else that of the pod

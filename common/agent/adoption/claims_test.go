@@ -226,6 +226,30 @@ func TestYoungerPod(t *testing.T) {
 	n.want(n.compare(pod("old", 1, "10.0.0.1"), pod("young", 2, "10.0.0.1")), "adopt young on 1")
 }
 
+// A static pod has another UID in its endpoint. Its endpoint ends like others.
+func TestStaticPodEnds(t *testing.T) {
+	n := newNode(t)
+	a := pod("a", 1, "10.0.0.1")
+	n.attached = []adoption.Attached{{ID: "c:eth0", Pod: a.PodID, UID: strings.Repeat("0a", 16), IPs: a.IPs}}
+	n.faces = []dataplane.Interface{face("1", "10.0.0.1")}
+	n.faces[0].Owner = "c:eth0"
+	n.want(n.compare(a), "")
+	n.claims.Ended(n.attached[0])
+	n.drop("c:eth0")
+	n.faces[0].Owner = ""
+	n.want(n.compare(a), "close 1 for s/a/uid-a") // it must not be adopted while it ends
+}
+
+// The sandbox of a pod is made again, and the API says so before the first comparison without the former interface.
+func TestNextAddress(t *testing.T) {
+	n := newNode(t)
+	n.faces = []dataplane.Interface{face("1", "10.0.0.1")}
+	n.want(n.compare(pod("a", 1, "10.0.0.1")), "adopt a on 1")
+	n.faces = []dataplane.Interface{face("2", "10.0.0.2")}
+	n.want(n.compare(pod("a", 1, "10.0.0.2")), "gone a, adopt a on 2")
+	n.wantUnpoliced()
+}
+
 // Endpoints of ADDs stay as they are, and a removed one is not adopted.
 func TestBesideAdd(t *testing.T) {
 	n := newNode(t)
@@ -235,7 +259,7 @@ func TestBesideAdd(t *testing.T) {
 	a := pod("a", 1, "10.0.0.1")
 	n.want(n.compare(a), "")
 	n.drop("c:eth0")
-	n.claims.Ended(a.PodID, a.UID)
+	n.claims.Ended(adoption.Attached{Pod: a.PodID, UID: a.UID, IPs: a.IPs})
 	n.faces[0].Owner, n.faces[0].Closed = "", true
 	n.want(n.compare(a), "")
 	n.wantUnpoliced()
