@@ -57,7 +57,7 @@ func newViewCollector(a *Agent) *viewCollector {
 		endpoints:   desc("endpoints", "Attached pods."),
 		problems:    desc("problems", "Problems on this node by kind; isthmusctl status lists them.", "kind"),
 		unenforced:  desc("endpoints_unenforced", "Attached pods whose packets may pass without a decision, or cannot pass at all."),
-		unpoliced:   desc("pods_unpoliced", "Pods of this node that no ADD named and whose interface was not found, so that no policy is enforced on them. Mode policy only."),
+		unpoliced:   desc("pods_unpoliced", "Pods of this node without policy: in mode full, those that Isthmus did not attach; in mode policy, those that no ADD named and whose interface was not found."),
 		broken:      desc("endpoint_problems", "Attached pods that the agent could not repair or remove, and retries."),
 		current:     desc("source_current", "1 while the source of objects (API server or directory) is connected and its objects are current, else 0."),
 		snapshot:    desc("snapshot_timestamp_seconds", "Unix time at which the agent received its newest snapshot of the cluster, 0 before the first."),
@@ -116,9 +116,7 @@ func (c *viewCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(c.unenforced, float64(v.unenforced))
 	gauge(c.broken, float64(v.broken))
-	if c.agent.cfg.PolicyOnly {
-		gauge(c.unpoliced, float64(v.unpoliced))
-	}
+	gauge(c.unpoliced, float64(v.unpoliced))
 	gauge(c.current, c.agent.sourceCurrent())
 	gauge(c.snapshot, unixSeconds(v.snapshotAt))
 	gauge(c.applied, applied)

@@ -243,11 +243,11 @@ const (
 )
 
 // adoptPods enforces policy on pods whose interface another CNI plugin made without an ADD, and releases those
-// whose interface is gone.
+// whose interface is gone. In mode full, where no other plugin may attach pods, it only finds these.
 func (l *loop) adoptPods() {
 	finder, ok := l.backend.(dataplane.Finder)
 	a := &l.adoptions
-	if !ok || !l.cfg.PolicyOnly || l.snapshot == nil || l.stopping {
+	if l.cfg.PolicyOnly && !ok || l.snapshot == nil || l.stopping {
 		a.due = time.Time{}
 		return
 	}
@@ -257,6 +257,10 @@ func (l *loop) adoptPods() {
 		a.taken = l.snapshot
 	}
 	if !first && !a.claims.Due() && (a.due.IsZero() || now.Before(a.due)) {
+		return
+	}
+	if !l.cfg.PolicyOnly {
+		l.findUnattached(now, first)
 		return
 	}
 	a.due = now.Add(searchEvery)
@@ -270,9 +274,7 @@ func (l *loop) adoptPods() {
 		return
 	}
 	known := l.attachedPods()
-	r := a.claims.Compare(known, interfaces, func(p model.PodID) bool {
-		return slices.ContainsFunc(l.pending, func(add *addition) bool { return add.pod() == p })
-	}, l.observes)
+	r := a.claims.Compare(known, interfaces, l.adding, l.observes)
 	for _, c := range r.Close {
 		l.log.Warn("close an interface: its address is that of a pod whose interface was another", "interface", c.Interface.Name, "claim", c.Claim)
 		l.step("adoption.close")
@@ -292,6 +294,28 @@ func (l *loop) adoptPods() {
 	default:
 		a.due = time.Time{}
 	}
+}
+
+// findUnattached finds the pods that Isthmus did not attach. It changes nothing on the node.
+func (l *loop) findUnattached(now time.Time, first bool) {
+	a := &l.adoptions
+	if first { // the API may show pods for a while that an earlier agent detached
+		for _, e := range l.entries {
+			if e.State == endpoint.Released {
+				a.claims.Ended(e.claimant())
+			}
+		}
+	}
+	a.claims.CheckAttached(l.attachedPods(), l.adding)
+	a.due = time.Time{}
+	if a.claims.Pending() > 0 {
+		a.due = now.Add(followEvery)
+	}
+}
+
+// adding reports whether an ADD of a pod waits.
+func (l *loop) adding(p model.PodID) bool {
+	return slices.ContainsFunc(l.pending, func(add *addition) bool { return add.pod() == p })
 }
 
 // attachedPods describes the endpoints.
@@ -376,10 +400,5 @@ func (l *loop) adoptPod(m adoption.Match, passing bool) (*entry, error) {
 	return e, nil
 }
 
-// unpoliced returns the pods of this node without policy.
-func (l *loop) unpoliced() []adoption.Unpoliced {
-	if l.adoptions.claims == nil {
-		return nil
-	}
-	return l.adoptions.claims.Unpoliced(time.Now())
-}
+// unpoliced returns the pods of this node without an endpoint and thus without policy.
+func (l *loop) unpoliced() []adoption.Unpoliced { return l.adoptions.claims.Unpoliced(time.Now()) }

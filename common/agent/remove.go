@@ -160,6 +160,9 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 			continue
 		}
 		removed = append(removed, stale[i].ID())
+		if !l.cfg.PolicyOnly { // an interface of another plugin stays
+			l.adoptions.claims.Ended(stale[i].claimant())
+		}
 	}
 	more, err := l.removeUnknown()
 	if err != nil {

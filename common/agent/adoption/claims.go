@@ -132,8 +132,8 @@ func (cs *Claims) Pending() (n int) {
 	return n
 }
 
-// Ended records that the endpoint of a pod was removed. The same claim gets no other interface. A claim with
-// other addresses is about a later one.
+// Ended records that the endpoint of a pod was removed. The same claim gets no other interface, and is no pod without policy.
+// A claim with other addresses is about a later interface.
 func (cs *Claims) Ended(a Attached) {
 	if c := cs.claims[a.Pod]; c != nil && a.serves(c) {
 		c.ended = true
@@ -189,6 +189,15 @@ func (cs *Claims) Compare(attached []Attached, interfaces []dataplane.Interface,
 	}
 	m.decide(open, interfaces, &r)
 	return r
+}
+
+// CheckAttached is Compare where no other plugin may make interfaces: a claim without an endpoint has no policy. Unlike there, the
+// younger of two pods with one address does not hide the older, because networks that do not know each other assign it twice.
+func (cs *Claims) CheckAttached(attached []Attached, busy func(model.PodID) bool) {
+	cs.fresh = false
+	for _, c := range cs.unsatisfied(attached, busy) {
+		c.why = c.notOurs()
+	}
 }
 
 // see numbers claims and interfaces in the order of their appearance.
@@ -294,4 +303,8 @@ func join(all []netip.Addr) string {
 
 func (c *claim) missing() string {
 	return fmt.Sprintf("no veth pair of this node ends at an interface with the address %s: restart the pod; macvlan, ipvlan and pass-through interfaces are not supported", join(c.pod.IPs))
+}
+
+func (c *claim) notOurs() string {
+	return fmt.Sprintf("Isthmus did not give it the address %s: it was created before Isthmus, or by another CNI plugin: delete it, so that it is created again", join(c.pod.IPs))
 }

@@ -250,6 +250,33 @@ func TestNextAddress(t *testing.T) {
 	n.wantUnpoliced()
 }
 
+// Where no other plugin may make interfaces, claims without an endpoint are reported, also if another pod has the address.
+func TestCheckAttached(t *testing.T) {
+	n := newNode(t)
+	own, twice, other := pod("own", 2, "10.0.0.1", "fd00::1"), pod("twice", 1, "10.0.0.1"), pod("other", 1, "fd00::9")
+	n.attached = []adoption.Attached{{ID: "c:eth0", Pod: own.PodID, UID: own.UID, IPs: own.IPs}}
+	adding := false
+	check := func(pods ...*model.Pod) {
+		s := model.MakeSnapshot(nil, nil, pods, nil)
+		n.claims.Take(n.old, s, n.now)
+		n.old = s
+		n.claims.CheckAttached(n.attached, func(p model.PodID) bool { return adding && p == other.PodID })
+	}
+	check(own, twice, other)
+	n.wantUnpoliced("s/other: Isthmus did not give it the address fd00::9", "s/twice: Isthmus did not give it the address 10.0.0.1")
+	if all := n.claims.Unpoliced(n.now); len(all) > 0 {
+		t.Errorf("a pod is reported when it appears: %v", all)
+	}
+	adding = true
+	check(own, other)
+	n.wantUnpoliced()
+	adding = false
+	n.attached = nil
+	n.claims.Ended(adoption.Attached{Pod: own.PodID, UID: own.UID, IPs: own.IPs})
+	check(own, other)
+	n.wantUnpoliced("s/other")
+}
+
 // Endpoints of ADDs stay as they are, and a removed one is not adopted.
 func TestBesideAdd(t *testing.T) {
 	n := newNode(t)

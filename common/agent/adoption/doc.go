@@ -7,5 +7,7 @@
 // have these addresses. An interface that appeared after a claim is not proof for it: the address may belong to
 // the next pod already. Such an interface is closed until a newer claim arrives.
 //
+// Where Isthmus makes all interfaces, CheckAttached finds the claims that another plugin satisfied.
+//
 // The package calls no data path and keeps nothing on disk: the agent does.
 package adoption
