@@ -31,6 +31,11 @@ var cases = []alertCase{
 
 	{"IsthmusPodsUnenforced", map[string]string{`isthmus_endpoints_unenforced{instance="n1"}`: "0x3 2x10"}, "6m", "2 pods on n1 are not under policy", on()},
 	{"IsthmusPodsUnenforced", map[string]string{`isthmus_endpoints_unenforced{instance="n1"}`: "0x3 2 0x10"}, "6m", "", nil}, // repaired at once
+	{"IsthmusPodsUnenforced", map[string]string{`isthmus_endpoints_unenforced{instance="n1"}`: "0x13", `isthmus_pods_unpoliced{instance="n1"}`: "0x3 2x10"}, "6m",
+		"2 pods on n1 are not under policy", on()},
+	{"IsthmusPodsUnenforced", map[string]string{`isthmus_endpoints_unenforced{instance="n1"}`: "1x13", `isthmus_pods_unpoliced{instance="n1"}`: "2x13"}, "6m",
+		"3 pods on n1 are not under policy", on()},
+	{"IsthmusPodsUnenforced", map[string]string{`isthmus_endpoints_unenforced{instance="n1"}`: "0x13", `isthmus_pods_unpoliced{instance="n1"}`: "0x3 1 0x10"}, "6m", "", nil},
 
 	{"IsthmusPolicyNotApplied", map[string]string{`isthmus_apply_errors_total{instance="n1"}`: "0x3 1+1x20"}, "15m", "Changes of policy do not get into force on n1", on()},
 	{"IsthmusPolicyNotApplied", map[string]string{`isthmus_apply_errors_total{instance="n1"}`: "0x3 1x30"}, "15m", "", nil},
