@@ -218,6 +218,8 @@ func (l *loop) anyProblem(entries []*entry) bool {
 // checks finds pods that are not under policy, and repairs them before the next audit.
 type checks struct {
 	at time.Time // time of the last check
+	// failed is the error of the last check, nil if it could look.
+	failed error
 	// broken are the endpoints that the last check found.
 	broken []unenforced
 	// contested counts repairs. A check repairs without pauses, because a pod must not stay without policy.
@@ -242,7 +244,7 @@ func (l *loop) checkPolicy() {
 	ctx, cancel := l.opContext()
 	defer cancel()
 	found, err := c.Check(ctx)
-	if err != nil {
+	if l.checks.failed = err; err != nil {
 		l.log.Warn("check that all pods are under policy; retrying at the next interval", "error", err)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -55,6 +56,18 @@ const replaceEvery = 400 * time.Millisecond
 type replacing struct {
 	next   time.Time // zero before the first call
 	failed string    // the last error; "" if there was none
+	since  time.Time // since when calls fail
+}
+
+// replaceGrace is how long calls of Follow may fail before that is a problem: the next attempt follows at once.
+const replaceGrace = 2 * time.Second
+
+// problems says that new interfaces may have no policy.
+func (r *replacing) problems() []string {
+	if r.failed == "" || time.Since(r.since) < replaceGrace {
+		return nil
+	}
+	return []string{"interfaces that the other CNI plugin makes again may have no policy: " + strings.ReplaceAll(r.failed, "\n", "; ") + "; the agent retries twice a second"}
 }
 
 // follow lets the Backend follow interfaces that another CNI plugin makes again, also while requests arrive.
@@ -71,6 +84,9 @@ func (l *loop) follow() {
 	text := ""
 	if err := f.Follow(ctx); err != nil {
 		text = err.Error()
+	}
+	if l.replacing.failed == "" {
+		l.replacing.since = now
 	}
 	if text != "" && text != l.replacing.failed {
 		l.log.Warn("follow the interfaces of another CNI plugin; retrying", "error", text)

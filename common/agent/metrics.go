@@ -278,7 +278,7 @@ const (
 	problemEndpoint    problemKind = "endpoint"     // pods that could not be repaired or removed, or that changed their own network
 	problemDrift       problemKind = "drift"        // objects that another process keeps changing
 	problemAudit       problemKind = "audit"        // an audit that cannot compare
-	problemDataPath    problemKind = "data_path"    // components, routes and tunnels
+	problemDataPath    problemKind = "data_path"    // components, routes, tunnels, and a search for pods without policy that fails
 	problemAddresses   problemKind = "addresses"    // pod ranges
 	problemCapacity    problemKind = "capacity"     // maps that are nearly full
 	problemUnannounced problemKind = "announcement" // what other nodes must know about this one

@@ -118,8 +118,13 @@ func (l *loop) problems() (all problems) {
 	for _, u := range l.unpoliced() {
 		all.add(problemUnenforced, fmt.Sprintf("pod %s: policy is NOT enforced: %s", u.Pod, u.Why))
 	}
+	// These are no pods, which have alerts by their numbers.
+	if err := l.checks.failed; err != nil {
+		all.add(problemDataPath, "pods whose policy is not enforced may go unnoticed: "+oneLine(err)+"; next attempt within "+l.cfg.CheckEvery.String())
+	}
+	all.add(problemDataPath, l.replacing.problems()...)
 	if err := l.adoptions.failed; err != nil {
-		all.add(problemUnenforced, "pods that no ADD named are not found: list interfaces: "+oneLine(err))
+		all.add(problemDataPath, "pods that no ADD named are not found: list interfaces: "+oneLine(err))
 	}
 	for _, err := range l.repairs.unknown {
 		all.add(problemEndpoint, oneLine(err))
