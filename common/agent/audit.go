@@ -250,25 +250,30 @@ func (l *loop) checkPolicy() {
 	}
 	before := len(l.checks.broken)
 	l.checks.broken = nil
+	var broken []unenforced
 	var drifts []dataplane.Drift
 	for _, i := range found {
 		e := l.entries[i.ID]
-		if e == nil || e.State != endpoint.Ready || !e.attached || e.leaving || e.problem != nil {
+		if e == nil || e.State != endpoint.Ready || e.leaving {
 			continue // audit and repair handle these
 		}
-		detail := strings.Join(i.Problems, "; ")
-		l.checks.broken = append(l.checks.broken, unenforced{e, detail})
-		drifts = append(drifts, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Detail: detail})
+		u := unenforced{e, strings.Join(i.Problems, "; ")}
+		l.checks.broken = append(l.checks.broken, u)
+		if e.attached && e.problem == nil { // repair retries the others
+			broken = append(broken, u)
+			drifts = append(drifts, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Detail: u.detail})
+		}
 	}
-	logged := len(drifts) > before
+	logged := len(l.checks.broken) > before
 	if l.cfg.AuditEvery > 0 {
 		logged = l.checks.contested.note(drifts, now, l.cfg.CheckEvery)
 	}
-	l.repairBroken(drifts, logged)
+	l.repairBroken(broken, drifts, logged)
 }
 
-// repairBroken repairs the differences that a check has found. logged is false if the log had the same a short time ago.
-func (l *loop) repairBroken(drifts []dataplane.Drift, logged bool) {
+// repairBroken repairs what a check has found, with the differences in the same order. logged is false if the log had the same
+// a short time ago.
+func (l *loop) repairBroken(broken []unenforced, drifts []dataplane.Drift, logged bool) {
 	if len(drifts) == 0 {
 		return
 	}
@@ -278,14 +283,14 @@ func (l *loop) repairBroken(drifts []dataplane.Drift, logged bool) {
 			l.remember(d)
 		}
 		if logged && i < maxLogged {
-			l.log.Error("policy is not enforced on a pod", "endpoint", d.Endpoint, "pod", l.checks.broken[i].entry.Pod(), "detail", d.Detail)
+			l.log.Error("policy is not enforced on a pod", "endpoint", d.Endpoint, "pod", broken[i].entry.Pod(), "detail", d.Detail)
 		}
 	}
 	if l.cfg.AuditEvery == 0 {
 		return
 	}
 	failed := false
-	for _, u := range l.checks.broken {
+	for _, u := range broken {
 		l.adopt(u.entry)
 		failed = failed || u.entry.problem != nil
 	}

@@ -323,3 +323,34 @@ func TestCheckWithoutAudit(t *testing.T) {
 		r.end()
 	})
 }
+
+// TestCheckUnrepaired checks that a pod whose repair fails stays one that is not under policy, and is repaired once that works.
+func TestCheckUnrepaired(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		r.fake.SetFault(func(_ context.Context, step string) error {
+			if strings.HasPrefix(step, "add.") {
+				return errors.New("no memory")
+			}
+			return nil
+		})
+		r.fake.Break(id(1), "deny")
+		time.Sleep(5 * time.Second)
+		for range 10 {
+			time.Sleep(20 * time.Second)
+			problems := strings.Join(r.agent.Node(context.Background()).Problems, "\n")
+			if got := r.metric("isthmus_endpoints_unenforced"); got != "1" || !strings.Contains(problems, "endpoint c1:eth0 of pod shop/web-1: policy is NOT enforced: deny is missing") {
+				t.Fatalf("%s endpoints are unenforced, problems %s", got, problems)
+			}
+		}
+		r.calm()
+		time.Sleep(time.Minute)
+		if got := r.metric("isthmus_endpoints_unenforced"); got != "0" || r.check(1) != nil || r.problems() != "0" {
+			t.Errorf("%s endpoints are unenforced, CHECK %v, %s problems", got, r.check(1), r.problems())
+		}
+		r.end()
+	})
+}
