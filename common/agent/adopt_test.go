@@ -221,3 +221,28 @@ func TestAdoptObserved(t *testing.T) {
 		r.end()
 	})
 }
+
+// An interface that must drop packets, and cannot be made to, is reported as one whose packets pass.
+func TestCloseFails(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.policyOnlyAgent()
+		r.agent.Publish(running(1))
+		time.Sleep(3 * time.Second)
+		r.fake.SetFault(func(_ context.Context, step string) error {
+			if step == "close interface" {
+				return errors.New("no memory")
+			}
+			return nil
+		})
+		r.fake.SetInterfaces(made("7:2", 0)) // pod 0 was named before interface 7 existed
+		time.Sleep(3 * time.Second)
+		r.wantProblem("pod shop/web-0: policy is NOT enforced: interface veth has its address and cannot be closed, so packets pass without a verdict: close interface: no memory")
+		if got := r.metric("isthmus_pods_unpoliced"); got != "1" {
+			t.Errorf("%s pods without policy, want 1", got)
+		}
+		r.calm()
+		time.Sleep(3 * time.Second)
+		r.wantProblem("pod shop/web-0: policy is NOT enforced: interface veth got the address 10.9.0.1 after the API gave it to the pod: it drops every packet")
+		r.end()
+	})
+}

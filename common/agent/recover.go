@@ -280,6 +280,7 @@ func (l *loop) adoptPods() {
 		l.step("adoption.close")
 		if err := finder.CloseInterface(ctx, c.Interface.Handle, c.Claim); err != nil {
 			l.log.Error("close an interface", "interface", c.Interface.Name, "error", err)
+			a.claims.Failed(c.Pod, fmt.Sprintf("interface %s has its address and cannot be closed, so packets pass without a verdict: %s; the agent retries", c.Interface.Name, oneLine(err)))
 		}
 	}
 	for _, id := range r.Gone {

@@ -66,7 +66,8 @@ type Match struct {
 // Closing is an interface that must not carry packets because of an outdated claim.
 type Closing struct {
 	Interface dataplane.Interface
-	// Claim identifies the claim.
+	// Pod is that of the claim, which Claim identifies.
+	Pod   model.PodID
 	Claim string
 }
 
@@ -140,7 +141,7 @@ func (cs *Claims) Ended(a Attached) {
 	}
 }
 
-// Failed records why a pod of a Result could not be attached. A later comparison tries again.
+// Failed records why a pod of a Result could not be attached, or its interface not be closed. A later comparison tries again.
 func (cs *Claims) Failed(pod model.PodID, why string) {
 	if c := cs.claims[pod]; c != nil {
 		c.why = why

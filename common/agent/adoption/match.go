@@ -116,6 +116,6 @@ func (m *matching) close(c *claim, i *dataplane.Interface, r *Result) {
 	}
 	c.why = fmt.Sprintf("interface %s got the address %s after the API gave it to the pod: %s until the API says which pod has the address; if it is this pod, restart it", i.Name, join(c.pod.IPs), effect)
 	if !i.Closed && !observed {
-		r.Close = append(r.Close, Closing{*i, c.key()})
+		r.Close = append(r.Close, Closing{*i, c.pod.PodID, c.key()})
 	}
 }
