@@ -94,6 +94,7 @@ static __always_inline bool may_open(__u8 protocol, void *at, void *end)
 	case IPPROTO_ROUTING:
 	case IPPROTO_FRAGMENT:
 	case IPPROTO_DSTOPTS:
+	case IPPROTO_AH:
 		return true; /* in IPv6; for IPv4, parse_ip4 finds that the packet opens no flow */
 	}
 	return false;

@@ -78,13 +78,13 @@ static __always_inline int load_flow6(const struct view *v, struct flow *f, cons
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		bool fragment = f->protocol == IPPROTO_FRAGMENT;
 
-		if (later || (!fragment && f->protocol != IPPROTO_HOPOPTS && f->protocol != IPPROTO_ROUTING && f->protocol != IPPROTO_DSTOPTS))
+		if (later || (!fragment && !skipped(f->protocol)))
 			return load_ports(v, offset, f, was, later);
 		if (load(v, offset, &h, sizeof(h)))
 			return -1;
+		offset += fragment ? 8 : h.reserved * unit_of(f->protocol) + 8; /* the second byte is the length */
 		f->protocol = h.next;
 		later = fragment && h.offset & bpf_htons(IP6_OFFSET);
-		offset += fragment ? 8 : h.reserved * 8 + 8; /* the second byte is the length */
 	}
 	return -1;
 }

@@ -94,8 +94,28 @@ static __always_inline enum outcome parse_ip4(struct cursor *c, struct packet *p
 
 struct extension {
 	__u8 next;
-	__u8 length; /* in units of 8 bytes, without the first 8 */
+	__u8 length; /* in units of 8 bytes, of 4 for an authentication header, without the first 8 bytes */
 };
+
+/* Returns the unit of an extension header's length in bytes. Without a branch, because the verifier would follow the packet
+ * behind each unit. */
+static __always_inline __u32 unit_of(__u8 protocol)
+{
+	__u32 other = protocol ^ IPPROTO_AH;
+
+	asm volatile("" : "+r"(other));
+	return 8 - ((other - 1) >> 31) * 4;
+}
+
+/* Reports whether a header of IPv6 is one that the programs skip, as connection tracking does: any extension but a
+ * fragment header. */
+static __always_inline bool skipped(__u32 protocol)
+{
+	if (protocol == IPPROTO_AH)
+		return true;
+	asm volatile("" : "+r"(protocol)); /* the verifier would follow more paths through a test of bits */
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS;
+}
 
 struct fragment_header {
 	__u8 next;
@@ -113,7 +133,7 @@ static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p
 	__u32 id = 0;
 	bool fragmented = false, first = true;
 	void *start = c->pos;
-	__u32 length, taken;
+	__u32 length, taken, unit;
 	__u8 next;
 	enum outcome act;
 
@@ -125,34 +145,28 @@ static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p
 	p->hops = ip->hop_limit;
 	next = ip->nexthdr;
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
-		switch (next) {
-		case IPPROTO_HOPOPTS:
-		case IPPROTO_ROUTING:
-		case IPPROTO_DSTOPTS:
+		unit = unit_of(next);
+		if (skipped(next)) {
 			ext = take(c, sizeof(*ext));
-			if (!ext)
+			if (!ext || !take(c, ext->length * unit + 8 - sizeof(*ext)))
 				return DROP_MALFORMED;
 			next = ext->next;
-			if (!take(c, ext->length * 8 + 6))
-				return DROP_MALFORMED;
-			break;
-		case IPPROTO_FRAGMENT:
-			fragment = take(c, sizeof(*fragment));
-			if (!fragment || fragmented)
-				return DROP_MALFORMED;
-			p->split = true;
-			next = fragment->next;
-			id = fragment->id;
-			offset = bpf_ntohs(fragment->offset);
-			/* Offset 0 without more fragments is a whole packet. */
-			fragmented = offset & (IP6_OFFSET | IP6_MORE_FRAGMENTS);
-			first = !(offset & IP6_OFFSET);
-			if (!first)
-				goto done; /* the rest is payload */
-			break;
-		default:
-			goto done;
+			continue;
 		}
+		if (next != IPPROTO_FRAGMENT)
+			goto done;
+		fragment = take(c, sizeof(*fragment));
+		if (!fragment || fragmented)
+			return DROP_MALFORMED;
+		p->split = true;
+		next = fragment->next;
+		id = fragment->id;
+		offset = bpf_ntohs(fragment->offset);
+		/* Offset 0 without more fragments is a whole packet. */
+		fragmented = offset & (IP6_OFFSET | IP6_MORE_FRAGMENTS);
+		first = !(offset & IP6_OFFSET);
+		if (!first)
+			goto done; /* the rest is payload */
 	}
 	return DROP_MALFORMED;
 done:

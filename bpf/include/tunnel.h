@@ -89,7 +89,7 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		if (next == IPPROTO_UDP)
 			return offset;
-		if (next != IPPROTO_FRAGMENT && next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS)
+		if (next != IPPROTO_FRAGMENT && !skipped(next))
 			return 0;
 		if (load(v, offset, &h, sizeof(h)))
 			return -1;
@@ -100,7 +100,7 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 			if (h.offset & bpf_htons(IP6_MORE_FRAGMENTS))
 				*fragmented = true;
 		}
-		offset += next == IPPROTO_FRAGMENT ? 8 : h.reserved * 8 + 8; /* the second byte is the length */
+		offset += next == IPPROTO_FRAGMENT ? 8 : h.reserved * unit_of(next) + 8; /* the second byte is the length */
 		next = h.next;
 	}
 	return -1;

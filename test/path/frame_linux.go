@@ -119,7 +119,7 @@ func appendIP(b []byte, p *reference.Packet) []byte {
 }
 
 func appendIP6(b []byte, p *reference.Packet, length int) []byte {
-	const fragmentHeader, fragment = 44, -1
+	const fragmentHeader, authentication, fragment = 44, 51, -1
 	headers := slices.Clone(p.Extensions)
 	if p.Fragment != reference.Whole {
 		headers = slices.Insert(headers, len(headers)-p.Behind, fragment)
@@ -155,7 +155,11 @@ func appendIP6(b []byte, p *reference.Packet, length int) []byte {
 			b = binary.BigEndian.AppendUint32(append(b, next(i+1), 0, 0, 0), p.ID)
 		default:
 			more := h >> 8
-			b = append(b, next(i+1), byte(more), 1, 4, 0, 0, 0, 0) // padding
+			length := byte(more)
+			if uint8(h) == authentication {
+				length *= 2 // in units of four bytes
+			}
+			b = append(b, next(i+1), length, 1, 4, 0, 0, 0, 0) // padding
 			b = append(b, make([]byte, 8*more)...)
 		}
 	}

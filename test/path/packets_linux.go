@@ -170,7 +170,7 @@ func (g *generator) extend(p *reference.Packet) {
 	}
 	more := 60 + g.r.IntN(35)
 	for range 9 {
-		p.Extensions = append(p.Extensions, pick(g, 0, 43, 60, 60+256*g.r.IntN(4), 44))
+		p.Extensions = append(p.Extensions, pick(g, 0, 43, 60, 51, 51+256*g.r.IntN(4), 60+256*g.r.IntN(4), 44))
 		if !g.chance(more) {
 			break
 		}

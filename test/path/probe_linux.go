@@ -160,7 +160,7 @@ func (g *generator) longChain() {
 	g.step(name, p)
 	p.Fragment = reference.LaterFragment
 	for range 6 + g.r.IntN(3) {
-		p.Extensions = append(p.Extensions, pick(g, 0, 43, 60))
+		p.Extensions = append(p.Extensions, pick(g, 0, 43, 51, 60))
 	}
 	g.step(name, p)
 }

@@ -109,11 +109,11 @@ func (g *generator) onWire() {
 		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)},
 			proto: pick[uint8](g, reference.TCP, reference.ICMP, reference.ICMPv6, icmp(v6), 17)}
 		if g.chance(15) { // numbers of IPv6 extension headers, which are protocols in IPv4, and others
-			t.proto = pick[uint8](g, 0, 43, 44, 60, 2, 50, 132)
+			t.proto = pick[uint8](g, 0, 43, 44, 51, 60, 2, 50, 132)
 		}
 	}
 	p := t.packet(0)
-	if p.V6() && slices.Contains([]uint8{0, 43, 44, 60}, p.Proto) {
+	if p.V6() && slices.Contains([]uint8{0, 43, 44, 51, 60}, p.Proto) {
 		p.Proto = 59 // the number would be an extension header
 	}
 	p.Flags = map[bool]string{true: pick(g, "S", "A", "SA")}[p.Proto == reference.TCP]
@@ -203,8 +203,8 @@ func (g *generator) odd() {
 	case 3:
 		p.Dst = same(addrs("224.0.0.1", "ff05::1"), v6)
 	}
-	if v6 && p.Proto == 0 {
-		p.Proto = 59 // 0 is an extension
+	if v6 && (p.Proto == 0 || p.Proto == 51) {
+		p.Proto = 59 // an extension
 	}
 	if g.chance(10) {
 		p.Version = 5

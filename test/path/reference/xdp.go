@@ -83,7 +83,7 @@ func (p *Packet) mayOpen() bool {
 		return true
 	}
 	switch p.Proto {
-	case 0, 43, 44, 60:
+	case 0, 43, 44, 51, 60:
 		return true
 	case TCP:
 		return left < p.network()+20 || p.flag("S") && !p.flag("A")
