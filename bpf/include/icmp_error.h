@@ -99,6 +99,16 @@ static __always_inline bool may_quote(const struct packet *p, bool from_pod)
 	return same(&p->flow.src, &p->quoted.dst) || !(from_pod || is_known_pod(&p->flow.src, p->v6));
 }
 
+/* Makes the sender of a packet unknown: any host may have made this one send it. */
+static __always_inline void forget_sender(struct __sk_buff *skb, struct pod_ctx *l)
+{
+	struct end nobody = {};
+
+	l->host = false;
+	l->masqueraded = true;
+	store_sender(skb, &nobody);
+}
+
 /* Decides an ICMP error and its path. For ACT_LOCAL, peer becomes the pod at the other end. */
 __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, struct pod_ctx *peer)
 {
@@ -122,5 +132,9 @@ __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, co
 	}
 	if (l->from_pod && verdict_of(evaluate(skb, l, p)) == ALLOW && error_is_translated(skb, p))
 		return DROP_REVOKED;
+	/* The host sends some errors before a program has compared the source of the packet with its device: about options of IPv6, and
+	 * about fragments that wait for the rest. A packet that waits for a verdict after DNAT has no flow yet. */
+	if (l->host && !(has_record(&p->quoted, l->index) && take_error_budget(l)))
+		forget_sender(skb, l);
 	return evaluate_new_role(skb, l, p) == ALLOW ? ACT_PASS : ACT_DENIED;
 }

@@ -71,6 +71,32 @@ static __always_inline bool record_stays(__u32 mark, __u64 written)
 	return ((written - number - 1) & RECORD_NUMBER) < POST_DNAT_RECORDS / 2;
 }
 
+/* Reports whether the pod of a slot has sent a packet of a flow that has a record still. Returns false, too, if another flow has
+ * taken the hint. */
+__noinline int has_record(const struct flow *f, __u32 slot)
+{
+	struct post_dnat_record *r;
+	struct record_hint *hint;
+	__u32 at, place, mark;
+
+	if (!f)
+		return false;
+	at = hint_place(f);
+	hint = bpf_map_lookup_elem(&post_dnat_hints, &at);
+	if (!hint)
+		return false;
+	mark = hint->mark;
+	place = mark >> 16;
+	r = bpf_map_lookup_elem(&post_dnat, &place);
+	if (!r || *(volatile __u32 *)&r->mark != mark)
+		return false;
+	order_loads();
+	if (r->slot != slot || !same_flow(&r->flow, f))
+		return false;
+	order_loads();
+	return *(volatile __u32 *)&r->mark == mark;
+}
+
 /* The mark of a record that a program writes. No packet has it. */
 #define RECORD_OWNED 1
 

@@ -169,6 +169,9 @@ func (n *Node) receiveError(w *walk) Verdict {
 		}
 		return Verdict{Fate: ToStack, Why: "error about a flow"}
 	}
+	if w.host && !(n.left(w.pod, p) && n.mayErr(w.pod, Ingress)) {
+		w.host, w.client = false, netip.AddrPortFrom(unspecified[p.V6()], 0)
+	}
 	switch {
 	case !n.evaluate(w) && mine && !n.mayReport(p, k, from):
 		return drop("error of a pod about a flow of others")
@@ -176,6 +179,24 @@ func (n *Node) receiveError(w *walk) Verdict {
 		return drop("ingress policy")
 	}
 	return Verdict{Fate: ToStack, Why: "ingress policy allows errors"}
+}
+
+// unspecified stands for a sender that is not known, by whether it is IPv6.
+var unspecified = map[bool]netip.Addr{false: netip.IPv4Unspecified(), true: netip.IPv6Unspecified()}
+
+// left reports whether there is a record of the packet that an ICMP error quotes: its flow is not known before DNAT. Without one
+// the host may report a packet that has the address of the pod only.
+func (n *Node) left(pod *Pod, p *Packet) bool {
+	if !p.Quotes() {
+		return false
+	}
+	src, dst := p.Quote.Ends()
+	for _, r := range n.records {
+		if r.pod.Slot == pod.Slot && r.src == src && r.dst == dst && r.packet.follows() == p.Quote.Proto {
+			return true
+		}
+	}
+	return false
 }
 
 // mayReport reports whether an ICMP error may belong to the flow that it quotes: it goes to the end that sent the quoted
