@@ -237,7 +237,7 @@ static __always_inline enum outcome police_discovery(struct __sk_buff *skb, stru
 	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER) {
 		if (may_discover(skb, p, from_pod))
 			return ACT_PASS;
-		if (from_pod && (foreign || p->kind == PACKET_ROUTER)) /* on a bridge, all pods hear it */
+		if (from_pod) /* no router is on the way to a pod on a bridge, or on the fast path */
 			return DROP_NEIGHBOUR;
 		p->kind = PACKET_FLOW;
 	}

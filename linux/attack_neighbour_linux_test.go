@@ -4,6 +4,7 @@ package linux_test
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -58,4 +59,30 @@ func TestAttackNeighbourOnBridge(t *testing.T) {
 			t.Errorf("got through: an advertisement of %s", what)
 		}
 	}
+}
+
+// A neighbour on the fast path, which leaves the hop limit as it is, is none. A message without an identifier has the key of
+// an echo flow whose identifier is 0.
+func TestAttackNeighbourOnFastPath(t *testing.T) {
+	t.Parallel()
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newLabWith(t, change)
+		a, c, f := l.pod("a", 11), l.pod("c", 13), addressSets[1]
+		l.apply()
+		for l.idle() {
+		}
+		wa, wc, host := l.wire(a, "eth0"), l.wire(c, "eth0"), l.hostMAC("a")
+		message := func(kind byte, word string) []byte {
+			return packet(wa.mac, host, ipHeader(f.a, f.c, layers.IPProtocolICMPv6), &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(kind, 0)},
+				gopacket.Payload(make([]byte, 20)), gopacket.Payload(word))
+		}
+		if wa.send(message(128, "open")); !wc.await("open") { // its identifier is 0
+			t.Fatal("an echo request does not arrive")
+		}
+		v := &volley{l: l}
+		for _, kind := range []byte{135, 136} {
+			v.try(wa, wc, fmt.Sprintf("type %d from a to c", kind), func(w string) []byte { return withHops(message(kind, w), 255) })
+		}
+		v.held(control{wa, wc, func(w string) []byte { return message(128, w) }})
+	})
 }

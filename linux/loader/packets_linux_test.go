@@ -306,12 +306,12 @@ func TestNeighbourDiscovery(t *testing.T) {
 	b.expect(out, nd(out, 143, 1, "::", "ff02::16"), true, nothing)
 	// Not from neighbours, or not to neighbours.
 	b.expect(out, nd(out, 135, 254, pod, solicited), false, bpfobj.CountEgressDeny)
-	b.expect(out, nd(out, 135, 255, pod, peer), false, bpfobj.CountEgressDeny)
+	b.expect(out, nd(out, 135, 255, pod, peer), false, bpfobj.DropNeighbour) // the fast path would not change the hop limit
 	b.expect(out, nd(out, 143, 2, pod, "ff02::16"), false, bpfobj.CountEgressDeny)
 	b.expect(out, nd(out, 143, 1, pod, peer), false, bpfobj.CountEgressDeny)
 	// For another address, or as a router.
-	b.expect(out, nd(out, 135, 255, "fd01::99", solicited), false, bpfobj.DropSpoofed)
-	b.expect(out, nd(out, 136, 255, "fe80::1234", link), false, bpfobj.DropSpoofed)
+	b.expect(out, nd(out, 135, 255, "fd01::99", solicited), false, bpfobj.DropNeighbour)
+	b.expect(out, nd(out, 136, 255, "fe80::1234", link), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 134, 255, own, nodes), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 137, 255, own, nodes), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 134, 64, pod, peer), false, bpfobj.CountEgressDeny)

@@ -26,9 +26,7 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 		if !router && n.discovers(pod, p) {
 			return Verdict{Fate: ToStack, Why: "neighbour discovery"}
 		}
-		if router {
-			return drop("a pod is not a router")
-		}
+		return drop("neighbour discovery beyond the link, or of a router")
 	}
 	w := &walk{pod: pod, packet: p, dir: Egress}
 	w.src, w.dst = p.Ends()
