@@ -30,7 +30,7 @@ struct vlan {
 enum xdp_counter {
 	XDP_DENIED4 = 0,   /* the source is on the deny list */
 	XDP_DENIED6 = 1,
-	XDP_MALFORMED = 2, /* headers that do not fit the frame */
+	XDP_MALFORMED = 2, /* headers that do not fit the frame, or too many VLAN tags */
 	XDP_COUNTERS = 3,
 };
 
@@ -187,13 +187,19 @@ static __always_inline int filter6(struct xdp_md *ctx, void *at, void *end)
 	return decide_local(ctx, at - (void *)(long)ctx->data, true);
 }
 
+/* Reports whether a protocol is that of a VLAN tag. */
+static __always_inline bool is_tag(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
 /* Returns the protocol after the VLAN tags, or 0, and moves at past them. */
 static __always_inline __be16 untag(__be16 protocol, void **at, void *end)
 {
 	struct vlan *vlan;
 
 	for (int i = 0; i < MAX_TAGS; i++) {
-		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
+		if (!is_tag(protocol))
 			break;
 		vlan = *at;
 		*at += sizeof(*vlan);
@@ -221,7 +227,8 @@ int uplink(struct xdp_md *ctx)
 		return filter4(ctx, at, end);
 	if (protocol == bpf_htons(ETH_P_IPV6))
 		return filter6(ctx, at, end);
-	return XDP_PASS;
+	/* The kernel removes any number of tags that name no VLAN (priority tags), and then reads the IP header. */
+	return is_tag(protocol) ? drop(ctx, XDP_MALFORMED) : XDP_PASS;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -208,6 +208,8 @@ func TestMalformed(t *testing.T) {
 	expect(t, f, "IPv4 cut off", good4[:14+19], false, malformed)
 	expect(t, f, "IPv6 cut off", good6[:14+39], false, malformed)
 	expect(t, f, "tag cut off", append(slices.Clone(good4[:12]), 0x81, 0, 0), true, nothing)
+	expect(t, f, "three tags", from(netip.MustParseAddr("192.0.2.1"), 7, 8, 9), false, malformed)
+	expect(t, f, "three tags and another protocol", append(slices.Clone(good4[:12]), 0x81, 0, 0, 0, 0x81, 0, 0, 0, 0x81, 0, 0, 0, 0x88, 0xcc), false, malformed)
 	expect(t, f, "tag alone", append(slices.Clone(good4[:12]), 0x81, 0, 0, 7, 8, 0), false, malformed)
 }
 
@@ -268,7 +270,11 @@ func mayPass(f []byte, set *model.DenySet) bool {
 			return !set.Denies(netip.AddrFrom4([4]byte(rest[12:16]))) && rest[0]>>4 == 4 && header >= 20 && int(rest[2])<<8|int(rest[3]) >= header
 		case kind == 0x86dd:
 			return !set.Denies(netip.AddrFrom16([16]byte(rest[8:24]))) && rest[0]>>4 == 6
-		case kind != 0x8100 && kind != 0x88a8 || tags == 2 || len(rest) < 4:
+		case kind != 0x8100 && kind != 0x88a8:
+			return true
+		case tags == 2:
+			return false
+		case len(rest) < 4:
 			return true
 		}
 		at += 4

@@ -27,7 +27,9 @@ func (n *Node) Uplink(p *Packet) Verdict {
 		least = 40
 	}
 	switch {
-	case p.Ether != "" || p.Tags > 2:
+	case p.Tags > 2:
+		return drop("more tags than the program reads")
+	case p.Ether != "":
 		return pass
 	case left < least:
 		return drop("malformed")
