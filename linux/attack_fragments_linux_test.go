@@ -4,6 +4,7 @@ package linux_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"testing"
@@ -142,6 +143,71 @@ func TestAttackFragmentedAgainBetweenNodes(t *testing.T) {
 			d.arrives(wf, wc, far.hostMAC("friend"), "from friend to c")
 			d.src, d.port = out, controlPort
 			d.arrives(wt, wc, up, "from a third segment to c")
+		}
+		v.held()
+	})
+}
+
+// inFragments returns a datagram in two fragments. The word is in the second one.
+func inFragments(from, to net.HardwareAddr, src, dst string, port uint16, id uint32, word string) [2][]byte {
+	udp := packet(from, to, ipHeader(src, dst, layers.IPProtocolUDP), &layers.UDP{SrcPort: 9, DstPort: layers.UDPPort(port)}, gopacket.Payload(append(make([]byte, 56), word...)))
+	data := [2][]byte{udp[len(udp)-64-len(word):][:64], []byte(word)}
+	var out [2][]byte
+	for i, part := range data {
+		if is6(src) {
+			h := []byte{byte(layers.IPProtocolUDP), 0, 0, byte(64*i + 1 - i)}
+			out[i] = packet(from, to, ipHeader(src, dst, layers.IPProtocolIPv6Fragment), gopacket.Payload(append(binary.BigEndian.AppendUint32(h, id), part...)))
+			continue
+		}
+		ip := ipHeader(src, dst, layers.IPProtocolUDP).(*layers.IPv4)
+		ip.Id, ip.FragOffset = uint16(id), uint16(8*i)
+		if i == 0 {
+			ip.Flags = layers.IPv4MoreFragments
+		}
+		out[i] = packet(from, to, ip, gopacket.Payload(part))
+	}
+	return out
+}
+
+// The host stack does not complete a datagram of a pod by a fragment of another host with the address of the pod, whichever comes
+// first.
+func TestAttackForeignFragment(t *testing.T) {
+	t.Parallel()
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newServiceAttackLab(t, change)
+		l.must(l.node.Do(func() error {
+			return errors.Join(sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/eth0/rp_filter", "0"))
+		}))
+		l.apply(isolate("b", model.Ingress, accept(pods("c"), udp(8080))))
+		l.idleUntilQuiet()
+		wb, wc, wo := l.wire(l.pods["b"], "eth0"), l.wire(l.pods["c"], "eth0"), l.wire(l.outside, "eth0")
+		host, up := l.hostMAC("c"), l.macIn(l.node, "eth0")
+		v := &volley{l: l}
+		id := uint32(100)
+		for i, f := range families {
+			of := func(from, to net.HardwareAddr, word string) [2][]byte {
+				return inFragments(from, to, addressSets[i].c, f.service, 80, id, word)
+			}
+			for _, first := range []bool{false, true} {
+				id++
+				word := v.word()
+				v.tries = append(v.tries, attempted{fmt.Sprintf("the second fragment of a datagram of c to %s, from outside, before the first one: %t", f.service, first), word, wb})
+				if first {
+					wo.send(of(wo.mac, up, word)[1])
+				}
+				wc.send(of(wc.mac, host, word)[0])
+				if !first {
+					wo.send(of(wo.mac, up, word)[1])
+				}
+			}
+			id++
+			word := fmt.Sprintf("whole-%d", i)
+			for _, part := range of(wc.mac, host, word) {
+				wc.send(part)
+			}
+			if !wb.await(word) {
+				t.Errorf("a datagram of c in fragments to %s does not arrive", f.service)
+			}
 		}
 		v.held()
 	})

@@ -19,19 +19,21 @@ import (
 // table is the table that SetRule owns, for both IP versions.
 const table = "isthmus-egress"
 
-// priority orders its chains before the filters of other software.
-const priority = -160
+// The priorities of its chains: before the host stack reassembles fragments, and after DNAT, before the filters of other
+// software.
+const beforeFragments, afterDNAT = -450, -160
 
 // chains are its chains. The first drops forged sources. The last is for IPVS, which sends packets
 // to LOCAL_OUT that it received on LOCAL_IN.
 var chains = []struct {
-	name string
-	hook *nftables.ChainHook
+	name     string
+	hook     *nftables.ChainHook
+	priority nftables.ChainPriority
 }{
-	{"prerouting", nftables.ChainHookPrerouting},
-	{"forward", nftables.ChainHookForward},
-	{"input", nftables.ChainHookInput},
-	{"output", nftables.ChainHookOutput},
+	{"prerouting", nftables.ChainHookPrerouting, beforeFragments},
+	{"forward", nftables.ChainHookForward, afterDNAT},
+	{"input", nftables.ChainHookInput, afterDNAT},
+	{"output", nftables.ChainHookOutput, afterDNAT},
 }
 
 // SetRule makes nftables drop the packets that one of the pinned programs matches, by
@@ -56,7 +58,7 @@ func SetRule(pins map[string][]string) error {
 		c.AddTable(t)
 		for _, e := range chains {
 			chain := c.AddChain(&nftables.Chain{Name: e.name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: e.hook,
-				Priority: nftables.ChainPriorityRef(priority)})
+				Priority: nftables.ChainPriorityRef(e.priority)})
 			for i := range infos[e.name] {
 				c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: []expr.Any{
 					&expr.Match{Name: "bpf", Rev: 1, Info: &infos[e.name][i]}, &expr.Verdict{Kind: expr.VerdictDrop}}})

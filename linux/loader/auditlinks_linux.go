@@ -256,7 +256,7 @@ func (c *caller) close() {
 // free.
 func (d *DataPath) AuditHooks() (found []Finding, err error) {
 	for _, p := range netfilterPlaces {
-		path, priority := d.hookPin(p.name)
+		path, priority := d.hookPin(p)
 		if path == "" {
 			found = append(found, Finding{Object: "netfilter", Detail: p.name + " is not attached"})
 			continue
@@ -277,12 +277,12 @@ func (d *DataPath) AuditHooks() (found []Finding, err error) {
 }
 
 // hookPin returns the path and the priority of the link on a hook, "" if there is none.
-func (d *DataPath) hookPin(name string) (path string, priority int32) {
+func (d *DataPath) hookPin(p netfilterPlace) (path string, priority int32) {
 	for at := range d.pins {
 		var n int32
-		if suffix, ok := strings.CutPrefix(at, filepath.Join(d.dir, "links", name+"-")); ok {
+		if suffix, ok := strings.CutPrefix(at, filepath.Join(d.dir, "links", p.name+"-")); ok {
 			if _, err := fmt.Sscan(suffix, &n); err == nil {
-				return at, netfilterPriority - n
+				return at, p.priority - n
 			}
 		}
 	}

@@ -253,25 +253,32 @@ func (d *DataPath) UnhookEgress() error {
 // the old one before that is detached.
 const netfilterPriorities = 8
 
-// netfilterPriority is the largest of them: after DNAT, before the filter rules of others, and
-// before SNAT; on PRE_ROUTING before DNAT. Links with lower numbers run earlier.
-const netfilterPriority = -160
+// The largest priorities. Links with lower numbers run earlier.
+const (
+	// beforeFragments is before the host stack reassembles fragments, so that each has a source that its device may have.
+	beforeFragments = -450
+	// afterDNAT is after DNAT, before the filter rules of others, and before SNAT.
+	afterDNAT = -160
+)
 
 // netfilterPlaces are the hooks by IP version. LOCAL_OUT is for IPVS, which sends packets there
 // that it received on LOCAL_IN.
-var netfilterPlaces = []struct {
-	name   string
-	family link.NetfilterProtocolFamily
-	hook   link.NetfilterInetHook
-}{
-	{"pre_routing4", link.NetfilterProtoIPv4, link.NetfilterInetPreRouting},
-	{"pre_routing6", link.NetfilterProtoIPv6, link.NetfilterInetPreRouting},
-	{"forward4", link.NetfilterProtoIPv4, link.NetfilterInetForward},
-	{"forward6", link.NetfilterProtoIPv6, link.NetfilterInetForward},
-	{"local_in4", link.NetfilterProtoIPv4, link.NetfilterInetLocalIn},
-	{"local_in6", link.NetfilterProtoIPv6, link.NetfilterInetLocalIn},
-	{"local_out4", link.NetfilterProtoIPv4, link.NetfilterInetLocalOut},
-	{"local_out6", link.NetfilterProtoIPv6, link.NetfilterInetLocalOut},
+var netfilterPlaces = []netfilterPlace{
+	{"pre_routing4", link.NetfilterProtoIPv4, link.NetfilterInetPreRouting, beforeFragments},
+	{"pre_routing6", link.NetfilterProtoIPv6, link.NetfilterInetPreRouting, beforeFragments},
+	{"forward4", link.NetfilterProtoIPv4, link.NetfilterInetForward, afterDNAT},
+	{"forward6", link.NetfilterProtoIPv6, link.NetfilterInetForward, afterDNAT},
+	{"local_in4", link.NetfilterProtoIPv4, link.NetfilterInetLocalIn, afterDNAT},
+	{"local_in6", link.NetfilterProtoIPv6, link.NetfilterInetLocalIn, afterDNAT},
+	{"local_out4", link.NetfilterProtoIPv4, link.NetfilterInetLocalOut, afterDNAT},
+	{"local_out6", link.NetfilterProtoIPv6, link.NetfilterInetLocalOut, afterDNAT},
+}
+
+type netfilterPlace struct {
+	name     string
+	family   link.NetfilterProtocolFamily
+	hook     link.NetfilterInetHook
+	priority int32 // the largest of those that a link may take
 }
 
 // HookEgress attaches the program to the netfilter hooks, in place of an earlier one, and
@@ -282,7 +289,7 @@ func (d *DataPath) HookEgress() (bool, error) {
 		return false, err
 	}
 	for _, p := range netfilterPlaces {
-		l, n, err := attachNetfilter(d.egress.hook, p.family, p.hook)
+		l, n, err := attachNetfilter(d.egress.hook, p)
 		if errors.Is(err, ebpf.ErrNotSupported) {
 			return false, nil
 		}
@@ -297,14 +304,14 @@ func (d *DataPath) HookEgress() (bool, error) {
 }
 
 // attachNetfilter returns the link and the number of priorities that were taken.
-func attachNetfilter(p *ebpf.Program, family link.NetfilterProtocolFamily, hook link.NetfilterInetHook) (link.Link, int, error) {
+func attachNetfilter(program *ebpf.Program, p netfilterPlace) (link.Link, int, error) {
 	for n := range netfilterPriorities {
-		l, err := link.AttachNetfilter(link.NetfilterOptions{Program: p, ProtocolFamily: family, Hook: hook, Priority: int32(netfilterPriority - n)})
+		l, err := link.AttachNetfilter(link.NetfilterOptions{Program: program, ProtocolFamily: p.family, Hook: p.hook, Priority: p.priority - int32(n)})
 		if !errors.Is(err, unix.EBUSY) {
 			return l, n, err
 		}
 	}
-	return nil, 0, fmt.Errorf("the priorities from %d to %d are taken: %w", netfilterPriority-netfilterPriorities+1, netfilterPriority, unix.EBUSY)
+	return nil, 0, fmt.Errorf("the priorities from %d to %d are taken: %w", p.priority-netfilterPriorities+1, p.priority, unix.EBUSY)
 }
 
 // replacePins pins the link under number n, and closes and unpins all other links of the same
