@@ -247,6 +247,23 @@ static __always_inline enum bridged from_bridge(const struct view *v, bool v6)
 /* The index of the loopback interface, in every network namespace. */
 #define LOOPBACK_DEVICE 1
 
+/* Reports whether an IPv4 fragment comes from the pod range of another node by a device that does not lead there: the host stack
+ * would complete a datagram with it. In IPv6, connection tracking keeps the fragments of devices apart. */
+static __always_inline bool misrouted_fragment(const struct view *v, const struct flow *flow)
+{
+	struct prefix4 prefix = { .bits = 32 };
+	struct node_route *found;
+	__be16 fragment;
+
+	if (load(v, offsetof(struct iphdr, frag_off), &fragment, sizeof(fragment)))
+		return true;
+	if (!(fragment & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS)))
+		return false;
+	__builtin_memcpy(prefix.addr, &flow->src.word[3], sizeof(prefix.addr));
+	found = bpf_map_lookup_elem(&node_routes4, &prefix);
+	return found && found->ifindex != v->ifindex;
+}
+
 /* Reports whether the host may answer a packet that no pod sent. A forged source that is a pod would
  * receive the answer, or the ICMP error, as a packet of its host. The host also answers packets
  * that never reach FORWARD or LOCAL_IN: those with their last hop, or without a route. */
@@ -268,7 +285,7 @@ static __always_inline bool may_be_answered(const struct view *v, bool v6)
 	}
 	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), v6 ? &flow.src.word[0] : &flow.src.word[3], v6 ? 16 : 4))
 		return false;
-	return owner_of(&flow.src, v6) == OWNER_POD ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
+	return owner_of(&flow.src, v6) == OWNER_POD || (!v6 && misrouted_fragment(v, &flow)) ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
 }
 
 /* Reports whether a packet of a pod continues, whatever it contains: from_pod has approved it, or it

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -209,6 +210,48 @@ func TestAttackForeignFragment(t *testing.T) {
 				t.Errorf("a datagram of c in fragments to %s does not arrive", f.service)
 			}
 		}
+		v.held()
+	})
+}
+
+// Nor does it complete a datagram of another node's pod by a fragment that arrives by a device that does not lead to that node.
+func TestAttackForeignFragmentBetweenNodes(t *testing.T) {
+	t.Parallel()
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		n := newNodes(t, func(c *linux.Config) {
+			change(c)
+			c.Fabric.Mode, c.Forwarding = fabric.Routes, fastpath.Direct
+		})
+		near, far := n[0], n[1]
+		near.pod("c", 13)
+		far.pod("friend", 132)
+		third := near.namespace("third")
+		near.must(near.cableTo(third, "eth1"))
+		near.must(near.node.Do(func() error {
+			return errors.Join(addresses("eth1", "192.168.8.1/24"), sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/eth1/rp_filter", "0"))
+		}))
+		near.must(third.Do(func() error { return addresses("eth1", "192.168.8.2/24") }))
+		near.load(strings.Replace(track, "ip6", "ip", 1))
+		n.apply(isolate("c", model.Ingress, accept(pods("friend"))))
+		const c, friend = "10.1.0.13", "10.1.0.132"
+		wt, wc, wf := near.wire(third, "eth1"), near.wire(near.pods["c"], "eth0"), far.wire(far.pods["friend"], "eth0")
+		host, up := far.hostMAC("friend"), near.macIn(near.node, "eth1")
+		arrives := func(id uint32, word string) {
+			for _, part := range inFragments(wf.mac, host, friend, c, 80, id, word) {
+				wf.send(part)
+			}
+			if !wc.await(word) {
+				t.Error("a datagram of friend in fragments does not arrive")
+			}
+		}
+		arrives(7, "before")
+		v := &volley{l: near}
+		word := v.word()
+		v.tries = append(v.tries, attempted{"the second fragment of a datagram of friend to c, from a third segment", word, wc})
+		wt.send(inFragments(wt.mac, up, friend, c, 80, 8, word)[1])
+		wf.send(inFragments(wf.mac, host, friend, c, 80, 8, word)[0]) // with the checksum of both
+		wf.send(inFragments(wf.mac, host, friend, c, 80, 8, strings.Repeat("-", len(word)))[1])
+		arrives(9, "after")
 		v.held()
 	})
 }

@@ -107,6 +107,10 @@ func (n *Node) PreRouting(device int, p *Packet) Verdict {
 	if n.Pods[device] == nil && n.isHere(p.Src) && !n.isOwn(p.Src) {
 		return drop("an address of a pod from elsewhere")
 	}
+	route := n.route(p.Src)
+	if n.Pods[device] == nil && !p.V6() && p.Fragment != Whole && route != nil && route.Device != device {
+		return drop("a fragment of another node's pod from elsewhere")
+	}
 	return Verdict{Fate: ToStack, Why: "may be answered"}
 }
 
