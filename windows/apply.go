@@ -68,30 +68,21 @@ func (b *Backend) plan(have *inventory, s *model.State) ([]model.Unsupported, *a
 		}
 	}
 	plan := acl.NewPlan(&have.Ruleset, lowering.Keep(&have.Ruleset))
-	b.planDeny(have, plan)
+	b.planPreceding(have, plan)
 	return unsupported, plan
 }
 
-// planDeny adds a write of every list whose ACLs of deny lists differ, unless the plan writes it anyway. An
-// endpoint that is denied everything needs none.
-func (b *Backend) planDeny(have *inventory, plan *acl.Plan) {
+// planPreceding adds a write of every list whose preceding ACLs differ, unless the plan writes it anyway.
+func (b *Backend) planPreceding(have *inventory, plan *acl.Plan) {
 	written := make(map[model.EndpointID]bool)
 	for _, s := range plan.Steps {
 		written[s.Endpoint] = written[s.Endpoint] || s.Action == acl.WriteList
 	}
 	for _, id := range sortedIDs(plan.Target.Lists) {
-		if list := plan.Target.Lists[id]; !written[id] && have.endpoints[id] != nil && !acl.Equal(have.deny[id], b.denyOf(list)) {
+		if list := plan.Target.Lists[id]; !written[id] && have.endpoints[id] != nil && !acl.Equal(have.before[id], b.precedingOf(list)) {
 			plan.Steps = append(plan.Steps, acl.Step{Action: acl.WriteList, Endpoint: id, List: list})
 		}
 	}
-}
-
-// denyOf returns the ACLs of deny lists that precede a list.
-func (b *Backend) denyOf(list []hns.ACL) []hns.ACL {
-	if acl.Equal(list, acl.DenyAll()) {
-		return nil
-	}
-	return b.deny.ACLs()
 }
 
 // inventory is what HNS holds.
@@ -99,8 +90,8 @@ type inventory struct {
 	acl.Ruleset
 	network   *hns.Network
 	endpoints map[model.EndpointID]*hns.Endpoint
-	// deny are the ACLs of deny lists, which Lists do not contain.
-	deny map[model.EndpointID][]hns.ACL
+	// before are the ACLs that precede those of policy. Lists do not contain them.
+	before map[model.EndpointID][]hns.ACL
 	// sets are our sets as HNS stores them; broken are those with content that this package never writes.
 	sets   map[string]hns.Policy
 	broken map[string]bool
@@ -108,7 +99,7 @@ type inventory struct {
 
 // read reads our endpoints with their ACLs, and our sets.
 func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
-	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), deny: make(map[model.EndpointID][]hns.ACL),
+	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), before: make(map[model.EndpointID][]hns.ACL),
 		sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
 	inv.Lists, inv.Sets, inv.Unknown = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr), make(map[string]bool)
 	for i := range list {
@@ -123,7 +114,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 		}
 		hns.SortACLs(acls)
 		inv.endpoints[id] = e
-		inv.deny[id], inv.Lists[id] = denylist.Split(acls)
+		inv.before[id], inv.Lists[id] = denylist.Split(acls)
 	}
 	for _, p := range n.Policies {
 		var set hns.SetPolicy
@@ -373,7 +364,7 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 			policies = append(policies, p)
 		}
 	}
-	all := slices.Concat(x.denyOf(list), list)
+	all := slices.Concat(x.precedingOf(list), list)
 	for _, a := range all {
 		policies = append(policies, a.Policy())
 	}
@@ -413,7 +404,7 @@ func (x *execution) compare(ctx context.Context) error {
 	}
 	now := x.read(n, list)
 	for id, list := range x.plan.Target.Lists {
-		if now.endpoints[id] != nil && len(x.errs[id]) == 0 && !(acl.Equal(now.Lists[id], list) && acl.Equal(now.deny[id], x.denyOf(list))) {
+		if now.endpoints[id] != nil && len(x.errs[id]) == 0 && !(acl.Equal(now.Lists[id], list) && acl.Equal(now.before[id], x.precedingOf(list))) {
 			x.errs[id] = append(x.errs[id], errors.New("hns did not store the acls that were written"))
 		}
 	}

@@ -59,7 +59,7 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 		d := dataplane.Drift{Object: "set", Open: step.Tightens, Detail: fmt.Sprintf("%s: %s", step.Set, step.Action)}
 		if step.Action == acl.WriteList {
 			d = dataplane.Drift{Object: "acl list", Endpoint: step.Endpoint, Open: open[step.Endpoint],
-				Detail: fmt.Sprintf("holds %d ACLs that do not give the verdicts of the state", len(have.deny[step.Endpoint])+len(have.Lists[step.Endpoint]))}
+				Detail: fmt.Sprintf("holds %d ACLs that do not give the verdicts of the state", len(have.before[step.Endpoint])+len(have.Lists[step.Endpoint]))}
 		}
 		found = append(found, d)
 	}
@@ -83,8 +83,8 @@ func (b *Backend) open(have *inventory, s *model.State, plan *acl.Plan) map[mode
 	}
 	open := acl.Open(have.only(s), written, b.options, &have.Ruleset)
 	for _, id := range written {
-		closed := len(have.deny[id]) == 0 && acl.Equal(have.Lists[id], acl.DenyAll())
-		open[id] = open[id] || !closed && !acl.Equal(have.deny[id], b.denyOf(plan.Target.Lists[id]))
+		closed := len(have.before[id]) == 0 && acl.Equal(have.Lists[id], acl.DenyAll())
+		open[id] = open[id] || !closed && !acl.Equal(have.before[id], b.precedingOf(plan.Target.Lists[id]))
 	}
 	return open
 }

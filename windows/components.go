@@ -8,6 +8,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
@@ -39,6 +40,17 @@ func (b *Backend) makeComponents() {
 func (b *Backend) applyComponents(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	defer b.noteModes()
 	return b.components.Apply(ctx, s, b.Features())
+}
+
+// preceding returns the ACLs that precede those of policy.
+func (b *Backend) preceding() []hns.ACL { return slices.Concat(b.deny.ACLs(), b.fabric.ACLs()) }
+
+// precedingOf returns the ACLs that precede a list. An endpoint that is denied everything needs none.
+func (b *Backend) precedingOf(list []hns.ACL) []hns.ACL {
+	if acl.Equal(list, acl.DenyAll()) {
+		return nil
+	}
+	return b.preceding()
 }
 
 // noteModes records the modes and descriptions of the components, for Counters.

@@ -14,8 +14,8 @@ import (
 
 var _ dataplane.Reader = (*Backend)(nil)
 
-// ReadDecisions implements dataplane.Reader. It reads the ACLs of our endpoints and our sets from HNS, without those of
-// deny lists, which are not decisions of policy.
+// ReadDecisions implements dataplane.Reader. It reads the ACLs of our endpoints and our sets from HNS, without those that
+// precede policy, which are not its decisions.
 func (b *Backend) ReadDecisions(ctx context.Context) (dataplane.Decisions, error) {
 	n, err := b.findNetwork(ctx)
 	if err == nil && n == nil {
@@ -29,9 +29,9 @@ func (b *Backend) ReadDecisions(ctx context.Context) (dataplane.Decisions, error
 		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
 	}
 	inv := b.read(n, list)
-	for id, deny := range inv.deny {
-		if !acl.Equal(deny, b.deny.ACLs()) { // of another process, or of an earlier State
-			inv.Lists[id] = slices.Concat(deny, inv.Lists[id])
+	for id, before := range inv.before {
+		if !acl.Equal(before, b.preceding()) { // of another process, or of an earlier State
+			inv.Lists[id] = slices.Concat(before, inv.Lists[id])
 		}
 	}
 	raw, err := json.Marshal(&inv.Ruleset)

@@ -135,7 +135,7 @@ func encode(ranges []netip.Prefix) (list []hns.ACL, entries [2]int) {
 // ACLs returns those of the last State. They precede the other ACLs of an endpoint.
 func (d *DenyList) ACLs() []hns.ACL { return d.acls }
 
-// Split separates the ACLs before the first priority of policies, which are this package's, from the others.
+// Split separates the ACLs before the first priority of policies, this package's among them, from the others.
 func Split(list []hns.ACL) (deny, rest []hns.ACL) {
 	for _, a := range list {
 		if a.Normal().RuleType == hns.Switch && a.Priority < endPriority {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -35,6 +36,20 @@ func (f *Fabric) Observe(n *hns.Network) {
 		}
 	}
 	f.nodeInfo = said
+}
+
+// aclPriority is the last before the ACLs of policy. Those of deny lists have lower numbers.
+const aclPriority = 899
+
+// ACLs returns those of every pod of an overlay network, which precede the ACLs of policy. They block what pods send to the port
+// of tunnels. OutBoundNAT would give such a packet the address of this node, and its receiver would believe the addresses of the
+// inner packet: they could be those of any pod here. The destination may be any: this node may not know a new node yet.
+func (f *Fabric) ACLs() []hns.ACL {
+	if !f.cfg.Overlay {
+		return nil
+	}
+	return []hns.ACL{{ID: "out tunnel block", Protocols: strconv.Itoa(int(model.UDP)), RemotePorts: strconv.Itoa(fabric.WindowsPort),
+		Action: hns.Block, Direction: hns.Out, RuleType: hns.Switch, Priority: aclPriority}}
 }
 
 // awaitTunnel rereads the tunnel endpoint of an overlay network that had none at the last read.
