@@ -166,7 +166,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	broken := b.checkStates(list, states)
 	b.compareResolvers(list)
 	var found []dataplane.Installed
-	namespaces := make(map[string]error)
+	namespaces := make(map[string]place)
 	for i := range list {
 		e := &list[i]
 		id, ours := b.owner(e.Name)
@@ -184,13 +184,16 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 			installed.Problems, installed.Unenforced = append(installed.Problems, "not attached to a namespace"), true
 		} else {
 			if _, asked := namespaces[ns]; !asked {
-				_, namespaces[ns] = b.hns.Namespace(ctx, ns)
+				namespaces[ns] = b.place(ctx, ns, list, states)
 			}
-			if err := namespaces[ns]; errors.Is(err, hns.ErrGone) {
+			if err := namespaces[ns].err; errors.Is(err, hns.ErrGone) {
 				installed.Problems = append(installed.Problems, fmt.Sprintf("its namespace %s does not exist", ns))
 			} else if err != nil {
 				return nil, fmt.Errorf("look up namespace %q: %w", ns, err)
 			}
+		}
+		if ways := slices.Concat(overruled(n, e), namespaces[e.HostComputeNamespace].further); len(ways) > 0 {
+			installed.Problems, installed.Unenforced = append(installed.Problems, ways...), true
 		}
 		if slices.ContainsFunc(found, func(o dataplane.Installed) bool { return o.ID == id }) {
 			installed.Problems, installed.Unenforced = append(installed.Problems, "a second endpoint of the same name"), true
@@ -198,6 +201,37 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		found = append(found, installed)
 	}
 	return found, nil
+}
+
+// place is a namespace with endpoints of ours. further names the endpoints of others in it, where packets pass without policy.
+type place struct {
+	further []string
+	err     error
+}
+
+// place reads a namespace. list holds the endpoints of our network, and states has every endpoint of HNS: a namespace may still
+// name one that is gone.
+func (b *Backend) place(ctx context.Context, id string, list []hns.Endpoint, states map[string]hns.State) (p place) {
+	ns, err := b.hns.Namespace(ctx, id)
+	for _, guid := range ns.EndpointIDs() {
+		_, exists := states[strings.ToLower(guid)]
+		if exists && !slices.ContainsFunc(list, func(e hns.Endpoint) bool { _, ours := b.owner(e.Name); return ours && hns.SameID(e.ID, guid) }) {
+			p.further = append(p.further, fmt.Sprintf("hns endpoint %s is in its namespace too, and not under policy: restart the pod without it", strings.ToLower(guid)))
+		}
+	}
+	p.err = err
+	return p
+}
+
+// overruled names rules of other programs that may pass what the ACLs of an endpoint block.
+func overruled(n *hns.Network, e *hns.Endpoint) (ways []string) {
+	if why := hns.UnknownOrder(e.Policies); why != "" {
+		ways = append(ways, why)
+	}
+	if why := hns.UnknownOrder(n.Policies); why != "" {
+		ways = append(ways, fmt.Sprintf("hns network %s: %s", n.Name, why))
+	}
+	return ways
 }
 
 // problems lists the problems of a single endpoint.

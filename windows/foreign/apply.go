@@ -109,6 +109,9 @@ func (b *Backend) enforce(ctx context.Context, all []found) (map[model.EndpointI
 		f := locate(all, e)
 		if f == nil || !known {
 			delete(b.refused, id)
+			if why := ambiguous(all, e); why != "" {
+				b.refused[id] = why
+			}
 			continue
 		}
 		if f.ID != e.HNS {

@@ -202,6 +202,9 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		f := locate(all, b.registry.Endpoints[id])
 		if f == nil {
 			installed.Problems = []string{"hns has no endpoint with its addresses in its namespace: restart the pod if it runs"}
+			if why := ambiguous(all, b.registry.Endpoints[id]); why != "" {
+				installed.Problems, installed.Unenforced = []string{why}, true
+			}
 			list = append(list, installed)
 			continue
 		}
@@ -219,6 +222,11 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		case known && !acl.Equal(p.own, composed):
 			installed.Problems = []string{"its ACLs differ from those of its policy: another program changed them"}
 		}
+		more := b.further(all, f)
+		if why := f.overruled(); why != "" {
+			more = append(more, why)
+		}
+		installed.Problems, installed.Unenforced = append(installed.Problems, more...), installed.Unenforced || len(more) > 0
 		list = append(list, installed)
 	}
 	return list, nil

@@ -40,7 +40,12 @@ type node struct {
 
 func newNode(t *testing.T, kind hns.NetworkType) *node {
 	t.Helper()
-	n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), file: filepath.Join(t.TempDir(), "foreign.json")}
+	return newNodeOn(t, hns.Server2022, kind)
+}
+
+func newNodeOn(t *testing.T, v hns.Version, kind hns.NetworkType) *node {
+	t.Helper()
+	n := &node{t: t, fake: hnstest.NewFake(v), file: filepath.Join(t.TempDir(), "foreign.json")}
 	subnet := hns.Subnet{IPAddressPrefix: "10.1.0.0/16", Routes: []hns.Route{{NextHop: "10.1.0.1", DestinationPrefix: "0.0.0.0/0"}}}
 	if kind == hns.Overlay {
 		subnet.Policies = []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: 4096})}

@@ -90,7 +90,49 @@ func (f *found) problem() string {
 	if err != nil {
 		return fmt.Sprintf("hns endpoint %s: %v", f.Name, err)
 	}
+	return f.overruled()
+}
+
+// overruled says that rules of the network may pass what ACLs block; "" if there are none.
+func (f *found) overruled() string {
+	if why := hns.UnknownOrder(f.network.Policies); why != "" {
+		return fmt.Sprintf("hns network %s: %s", f.network.Name, why)
+	}
 	return ""
+}
+
+// further names the endpoints without policy in the namespace of an endpoint: the pod's packets pass there.
+func (b *Backend) further(all []found, f *found) (problems []string) {
+	for i := range all {
+		o := &all[i]
+		if o.ID != f.ID && f.HostComputeNamespace != "" && hns.SameID(o.HostComputeNamespace, f.HostComputeNamespace) && b.registry.owner(o.ID) == "" {
+			problems = append(problems, fmt.Sprintf("hns endpoint %s of network %s is in its namespace too, and not under policy: restart the pod without it", o.Name, o.network.Name))
+		}
+	}
+	return problems
+}
+
+// candidates returns the endpoints with the addresses of an attachment in its namespace.
+func candidates(all []found, e entry) (list []*found) {
+	for i := range all {
+		if f := &all[i]; hns.SameID(f.HostComputeNamespace, e.NetNS) && f.has(e.IPs) {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// ambiguous says that several endpoints could be that of an attachment; "" if not.
+func ambiguous(all []found, e entry) string {
+	list := candidates(all, e)
+	if len(list) < 2 {
+		return ""
+	}
+	names := make([]string, len(list))
+	for i, f := range list {
+		names[i] = f.Name
+	}
+	return fmt.Sprintf("hns endpoints %s have its addresses in its namespace: remove one, or restart the pod", strings.Join(names, " and "))
 }
 
 // locate finds the endpoint of an attachment: that of its namespace with its addresses, also if another program
@@ -103,16 +145,10 @@ func locate(all []found, e entry) *found {
 		}
 		return &all[i]
 	}
-	var match *found
-	for i := range all {
-		if f := &all[i]; hns.SameID(f.HostComputeNamespace, e.NetNS) && f.has(e.IPs) {
-			if match != nil {
-				return nil // ambiguous
-			}
-			match = f
-		}
+	if list := candidates(all, e); len(list) == 1 {
+		return list[0]
 	}
-	return match
+	return nil
 }
 
 // Interfaces implements dataplane.Finder.

@@ -33,10 +33,10 @@ type parts struct {
 // split separates the policies of an endpoint. ACLs in several tiers decide in an order that is not documented.
 func split(policies []hns.Policy) (parts, error) {
 	var p parts
+	if why := hns.UnknownOrder(policies); why != "" {
+		return parts{}, errors.New(why)
+	}
 	for _, policy := range policies {
-		if policy.Is(hns.TypeTierACL) {
-			return parts{}, errors.New("it has a TierAcl policy of another program, and the order of that and of ACLs is not known: remove it")
-		}
 		if !policy.Is(hns.TypeACL) {
 			p.kept = append(p.kept, policy)
 			continue
@@ -51,6 +51,9 @@ func split(policies []hns.Policy) (parts, error) {
 		if strings.HasPrefix(a.ID, mark) {
 			p.own, p.ownRaw = append(p.own, a), append(p.ownRaw, policy)
 			continue
+		}
+		if (a.Action != hns.Allow && a.Action != hns.Block) || (a.Direction != hns.In && a.Direction != hns.Out) || (a.RuleType != hns.Switch && a.RuleType != hns.Host) {
+			return parts{}, fmt.Errorf("what the ACL %s, type %q, of another program passes is not known: remove it", describe(a), a.RuleType)
 		}
 		p.others, p.kept = append(p.others, a), append(p.kept, policy)
 	}

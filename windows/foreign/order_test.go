@@ -84,6 +84,27 @@ func TestCompose(t *testing.T) {
 	}
 }
 
+// TestSplitRefuses checks that an ACL of another program counts only if all that decides it is known: what an unknown one
+// passes cannot be denied.
+func TestSplitRefuses(t *testing.T) {
+	for name, change := range map[string]func(*hns.ACL){
+		"action":    func(a *hns.ACL) { a.Action = "Pass" },
+		"no action": func(a *hns.ACL) { a.Action = "" },
+		"direction": func(a *hns.ACL) { a.Direction = "Both" },
+		"rule type": func(a *hns.ACL) { a.RuleType = "Tier" },
+	} {
+		a := rule("In Block 200 any any")
+		a.ID = "theirs"
+		if _, err := split([]hns.Policy{a.Policy()}); err != nil {
+			t.Fatal(err)
+		}
+		change(&a)
+		if p, err := split([]hns.Policy{a.Policy()}); err == nil || !strings.Contains(err.Error(), `"theirs"`) {
+			t.Errorf("%s: %+v, %v", name, p.others, err)
+		}
+	}
+}
+
 // TestComposeKeepsHostRules checks that the Windows Firewall rules of others decide alone.
 func TestComposeKeepsHostRules(t *testing.T) {
 	host := hns.ACL{ID: "x", Action: hns.Allow, Direction: hns.In, RuleType: hns.Host, Protocols: "6"}

@@ -36,6 +36,16 @@ const (
 	TypeNetworkACL        = "NetworkACL"
 )
 
+// UnknownOrder says which policy of an endpoint or a network has rules whose order relative to ACLs is not documented, so that they
+// may pass what ACLs block; "" if none has.
+func UnknownOrder(policies []Policy) string {
+	i := slices.IndexFunc(policies, func(p Policy) bool { return p.Is(TypeTierACL) || p.Is(TypeNetworkACL) })
+	if i < 0 {
+		return ""
+	}
+	return fmt.Sprintf("it has a %s policy of another program, and the order of that and of ACLs is not known: remove it", policies[i].Type)
+}
+
 // MakePolicy wraps settings.
 func MakePolicy(kind string, settings any) Policy {
 	raw, err := json.Marshal(settings)
