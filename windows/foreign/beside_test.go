@@ -3,12 +3,16 @@
 package foreign_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/windows/foreign"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // wantProblem checks that the only attachment is reported as not enforced with a text, or has no problem if that is empty.
@@ -98,4 +102,44 @@ func TestNetworkACL(t *testing.T) {
 	}
 	n.wantProblem("without it", "")
 	n.add(late)
+}
+
+// forgetful is an HNS that keeps no Ids of ACLs.
+type forgetful struct{ *hnstest.Fake }
+
+func (f forgetful) ModifyEndpoint(ctx context.Context, id string, r hns.RequestType, policies ...hns.Policy) (hns.Endpoint, error) {
+	var without []hns.Policy
+	for _, p := range policies {
+		var a hns.ACL
+		if p.Is(hns.TypeACL) && p.Decode(&a) == nil {
+			a.ID = ""
+			p = a.Policy()
+		}
+		without = append(without, p)
+	}
+	return f.Fake.ModifyEndpoint(ctx, id, r, without...)
+}
+
+// TestForgottenIds checks an HNS that keeps no Ids of ACLs. ADD fails, and the endpoint is closed and reported. ACLs of earlier attempts
+// look like those of others: TestTooManyOthers checks their bound.
+func TestForgottenIds(t *testing.T) {
+	n := newNode(t, hns.L2Bridge)
+	b, err := foreign.New(ctx, foreign.Config{File: n.file}, forgetful{n.fake}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec("web", "10.1.0.5", n.fake.AddNamespace())
+	n.make("web", "10.1.0.5", s.NetNS, theirs()...)
+	if _, err := b.AddEndpoint(ctx, s); err == nil || !strings.Contains(err.Error(), "stored") {
+		t.Fatalf("ADD: %v", err)
+	}
+	for range 5 {
+		if _, err := b.Idle(ctx); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	if f := b.Faults(); len(f) != 1 || !strings.Contains(f[0], "NOT enforced") {
+		t.Errorf("faults %q", f)
+	}
+	n.want(s, "")
 }

@@ -20,6 +20,9 @@ const mark = "isthmus "
 // maxID bounds the Id of an ACL, in bytes.
 const maxID = 60
 
+// maxOthers bounds the ACLs of others of an endpoint. An HNS that lost our Ids would otherwise get more of ours with each attempt.
+const maxOthers = 1000
+
 // parts are the policies of an endpoint.
 type parts struct {
 	// own are our ACLs, and ownRaw the same as HNS lists them. others are the ACLs of others.
@@ -56,6 +59,9 @@ func split(policies []hns.Policy) (parts, error) {
 			return parts{}, fmt.Errorf("what the ACL %s, type %q, of another program passes is not known: remove it", describe(a), a.RuleType)
 		}
 		p.others, p.kept = append(p.others, a), append(p.kept, policy)
+	}
+	if len(p.others) > maxOthers {
+		return parts{}, fmt.Errorf("it has %d ACLs of other programs, more than %d: remove some, and report a bug if they are of isthmus", len(p.others), maxOthers)
 	}
 	return p, nil
 }

@@ -105,6 +105,17 @@ func TestSplitRefuses(t *testing.T) {
 	}
 }
 
+// TestTooManyOthers checks that the ACLs of others are bounded.
+func TestTooManyOthers(t *testing.T) {
+	policies := slices.Repeat([]hns.Policy{rule("In Block 200 any any").Policy()}, maxOthers)
+	if _, err := split(policies); err != nil {
+		t.Error(err)
+	}
+	if _, err := split(append(policies, policies[0])); err == nil || !strings.Contains(err.Error(), "more than 1000") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
 // TestComposeKeepsHostRules checks that the Windows Firewall rules of others decide alone.
 func TestComposeKeepsHostRules(t *testing.T) {
 	host := hns.ACL{ID: "x", Action: hns.Allow, Direction: hns.In, RuleType: hns.Host, Protocols: "6"}
