@@ -89,6 +89,9 @@ func (k *Keeper) sync(announce bool) {
 			note(fmt.Errorf("CNI configuration of another network precedes %s in %s, so isthmus does not attach pods: remove %s", ConfName, k.cfg.ConfDir, strings.Join(others, ", ")))
 		}
 	}
+	for _, path := range []string{k.cfg.BinDir, k.cfg.ConfDir, k.cfg.installed()} {
+		note(checkAccess(path))
+	}
 	k.problems.Store(&problems)
 }
 
