@@ -15,6 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/kubeproxy"
 )
 
+var _ dataplane.SocketLister = (*Backend)(nil)
+
 // makeComponents creates the components of a node. Host ports and bandwidth limits are not among them: they
 // are policies of the endpoint itself, which packages hostport and bandwidth encode and AddEndpoint writes.
 func (b *Backend) makeComponents() {
@@ -51,6 +53,14 @@ func (b *Backend) precedingOf(list []hns.ACL) []hns.ACL {
 		return nil
 	}
 	return b.preceding()
+}
+
+// Listening implements dataplane.SocketLister. Without the function of the Config there are no sockets.
+func (b *Backend) Listening() ([]model.HostPort, error) {
+	if b.config.Listening == nil {
+		return nil, nil
+	}
+	return b.config.Listening()
 }
 
 // noteModes records the modes and descriptions of the components, for Counters.

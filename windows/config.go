@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/etw"
 	"github.com/isthmus-net/isthmus/windows/flowevents"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -74,6 +75,8 @@ type Config struct {
 	// probes from the source address of its route. They reach all pods, unless the State assigns one to a
 	// pod.
 	HostAddresses hostaddr.Config
+	// Listening lists the sockets of the host, whose ports pods cannot have as host ports; nil for none.
+	Listening func() ([]model.HostPort, error)
 	// Adapter is the name of the physical adapter; if empty HNS chooses one.
 	Adapter string
 	// VNI is the VXLAN network identifier of Overlay.

@@ -24,6 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/foreign"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
+	"github.com/isthmus-net/isthmus/windows/hostport"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 	"github.com/isthmus-net/isthmus/windows/rulecounters"
 )
@@ -52,7 +53,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		}
 		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: windows.Mode(o.hnsMode).Ranges(node.PodCIDRs), NodeAddresses: node.Addresses,
 			VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Parallel: o.hnsParallel, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
-		c.HostAddresses.Read = hostAddresses
+		c.HostAddresses.Read, c.Listening = hostAddresses, hostport.Listening
 		c.ServiceCIDRs, c.NoOutboundNAT = o.services, !o.fabric.Masquerade
 		if len(o.cluster) > 0 { // else they follow from the Nodes
 			c.OutboundNATExceptions = slices.Concat(o.cluster, o.services)

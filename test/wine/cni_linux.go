@@ -97,6 +97,8 @@ type Pod struct {
 	NetNS string
 	// DNS holds the DNS settings that the runtime passes for the dnsPolicy; nil for none.
 	DNS *DNS
+	// HostPort is a TCP port of the node that leads to port 80 of the pod; 0 for none.
+	HostPort uint16
 	// prepared is the name of its endpoint if the agent had prepared it.
 	prepared string
 }
@@ -116,6 +118,9 @@ func (p Pod) runtime() *libcni.RuntimeConf {
 	if p.DNS != nil {
 		capabilities["dns"] = p.DNS
 	}
+	if p.HostPort != 0 {
+		capabilities["portMappings"] = []map[string]any{{"hostPort": p.HostPort, "containerPort": 80, "protocol": "tcp"}}
+	}
 	return &libcni.RuntimeConf{CapabilityArgs: capabilities, ContainerID: p.Container, NetNS: p.NetNS, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name},
 		{"K8S_POD_INFRA_CONTAINER_ID", p.Container},
@@ -132,7 +137,7 @@ func (m *Machine) Plugins(bin string) *libcni.CNIConfig {
 }
 
 func network() (*libcni.NetworkConfigList, error) {
-	return libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.1.0","name":"isthmus","plugins":[{"type":"isthmus-cni","capabilities":{"dns":true}}]}`))
+	return libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.1.0","name":"isthmus","plugins":[{"type":"isthmus-cni","capabilities":{"dns":true,"portMappings":true}}]}`))
 }
 
 // Add is CNI ADD.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostport turns host ports of pods into policies of their HNS endpoints, and finds the ports in such policies.
+// Package hostport turns host ports of pods into policies of their HNS endpoints, and finds the ports in such policies. It lists
+// the sockets of the host, whose ports no pod gets.
 //
 // The policies belong to an endpoint from its creation on, so it is not a component: package windows writes them. It
 // does not call HNS.
