@@ -11,12 +11,21 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// rowOf returns a row of a table, whose other bytes are not zero.
+// rowOf returns a row of a table by the structures of iphlpapi.h. Members that do not count have bytes that are not zero.
 func (t table) rowOf(address string, port uint16) []byte {
-	row := slices.Repeat([]byte{0xa5}, t.size)
-	copy(row[t.address:], netip.MustParseAddr(address).AsSlice())
-	binary.BigEndian.PutUint16(row[t.port:], port)
-	return row
+	other := []byte{0xa5, 0xa5, 0xa5, 0xa5} // a DWORD
+	local := netip.MustParseAddr(address).AsSlice()
+	number := append(binary.BigEndian.AppendUint16(nil, port), 0xa5, 0xa5)
+	remote := slices.Repeat([]byte{0xa5}, len(local))
+	switch {
+	case t.protocol == model.TCP && t.v6: // ucLocalAddr dwLocalScopeId dwLocalPort ucRemoteAddr dwRemoteScopeId dwRemotePort dwState dwOwningPid
+		return slices.Concat(local, other, number, remote, other, other, other, other)
+	case t.protocol == model.TCP: // dwState dwLocalAddr dwLocalPort dwRemoteAddr dwRemotePort dwOwningPid
+		return slices.Concat(other, local, number, remote, other, other)
+	case t.v6: // ucLocalAddr dwLocalScopeId dwLocalPort dwOwningPid
+		return slices.Concat(local, other, number, other)
+	}
+	return slices.Concat(local, number, other) // dwLocalAddr dwLocalPort dwOwningPid
 }
 
 // TestParseTables checks the sockets of tables of each kind, and that tables that are too short are refused. test/wine reads those of
