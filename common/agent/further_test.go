@@ -68,7 +68,13 @@ func addrs(all ...string) (ips []netip.Addr) {
 func TestForeignFurtherAddresses(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.policyOnly()
-		r.agent.Publish(acceptEven().snapshot())
+		c := acceptEven()
+		c.edit = func(n int, p *model.Pod) {
+			if n == 0 {
+				p.IPs = addrs(several[:2]...)
+			}
+		}
+		r.agent.Publish(c.snapshot())
 		for range 2 { // a runtime may repeat ADD
 			if _, err := r.agent.Add(context.Background(), foreignRequest(0, several...)); err != nil {
 				t.Fatal(err)
@@ -97,7 +103,7 @@ func TestForeignFurtherAddresses(t *testing.T) {
 			wantCode(t, r.agent.Check(context.Background(), check), 104, "not 10.9.0.8, fd00::8")
 			r.end()
 			r.start()
-			r.agent.Publish(acceptEven().snapshot())
+			r.agent.Publish(c.snapshot())
 			r.settle()
 		}
 		r.mustDel(0)

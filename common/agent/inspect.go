@@ -94,8 +94,10 @@ func (a *Agent) repairs(more []dataplane.Repair) (all []string) {
 type EndpointStatus struct {
 	ID model.EndpointID
 	// Pod is zero if the attachment has no record.
-	Pod        model.PodID
-	Addresses  []netip.Addr
+	Pod       model.PodID
+	Addresses []netip.Addr
+	// Further are those of Addresses that another CNI plugin gave the pod besides the ones that the API shows.
+	Further    []netip.Addr
 	HostIfName string
 	// Attached is how: isthmus, migrated, chained or adopted; empty without a record.
 	Attached string
@@ -155,7 +157,7 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	id := e.ID()
 	if l.enforced.covered[id] {
 		in := l.enforced.inForce.Policy.Endpoints[id]
-		d.Table, d.Observed, d.Addresses = in.Table.String(), in.Observed, append(d.Addresses, in.Further...)
+		d.Table, d.Observed, d.Addresses, d.Further = in.Table.String(), in.Observed, append(d.Addresses, in.Further...), in.Further
 	}
 	if e.problem != nil {
 		d.Problems = append(d.Problems, oneLine(e.problem))
@@ -314,7 +316,7 @@ func (l *loop) dumpCounts(b *inspect.Bundle) {
 func (l *loop) dump(b *inspect.Bundle) {
 	note := func(format string, args ...any) { b.About.Notes = append(b.About.Notes, fmt.Sprintf(format, args...)) }
 	for _, e := range l.list() {
-		b.Endpoints = append(b.Endpoints, inspect.Endpoint{ID: e.ID, Pod: e.Pod, Addresses: e.Addresses, HostInterface: e.HostIfName, Table: e.Table,
+		b.Endpoints = append(b.Endpoints, inspect.Endpoint{ID: e.ID, Pod: e.Pod, Addresses: e.Addresses, Further: e.Further, HostInterface: e.HostIfName, Table: e.Table,
 			Policies: e.Policies, Problems: e.Problems, Unenforced: e.Unenforced, Verdicts: e.Verdicts})
 	}
 	b.About.Pending = !l.enforced.at.IsZero() || l.agent.latest.Load() != l.snapshot

@@ -103,8 +103,8 @@ func (c Cluster) Objects() model.Objects {
 		Policies: slices.Clone(c.Policies), DenyLists: slices.Clone(c.DenyLists), ServiceCIDRs: slices.Clone(c.ServiceCIDRs)}
 }
 
-// Snapshot returns the cluster of the Bundle. The node has all addresses that its rules use, and its pods those of their
-// endpoints: another CNI plugin may have given them more than the API has.
+// Snapshot returns the cluster of the Bundle. The node has all addresses that its rules use, and its pods have the further ones of
+// their endpoints.
 func (b *Bundle) Snapshot() *model.Snapshot {
 	o := b.Cluster.Objects()
 	if b.Installed != nil {
@@ -122,21 +122,14 @@ func (b *Bundle) Snapshot() *model.Snapshot {
 			o.Nodes[i] = &own
 		}
 	}
-	attached := make(map[model.PodID][]netip.Addr)
+	further := make(map[model.PodID][]netip.Addr)
 	for _, e := range b.Endpoints {
-		if e.Table != "" {
-			attached[e.Pod] = e.Addresses
-		}
+		further[e.Pod] = e.Further
 	}
 	for i, p := range o.Pods {
-		own := *p
-		own.IPs = slices.Clone(p.IPs)
-		for _, a := range attached[p.PodID] {
-			if !slices.Contains(own.IPs, a) {
-				own.IPs = append(own.IPs, a)
-			}
-		}
-		if len(own.IPs) > len(p.IPs) {
+		if more := further[p.PodID]; len(more) > 0 {
+			own := *p
+			own.IPs = slices.Concat(p.IPs, more)
 			o.Pods[i] = &own
 		}
 	}
@@ -145,9 +138,11 @@ func (b *Bundle) Snapshot() *model.Snapshot {
 
 // Endpoint is an attachment.
 type Endpoint struct {
-	ID            model.EndpointID
-	Pod           model.PodID
-	Addresses     []netip.Addr
+	ID        model.EndpointID
+	Pod       model.PodID
+	Addresses []netip.Addr
+	// Further are those of Addresses that another CNI plugin gave the pod besides the ones that the API shows.
+	Further       []netip.Addr `json:",omitempty"`
 	HostInterface string
 	// Table is the identity of the table in force; empty while default deny is in force.
 	Table string
