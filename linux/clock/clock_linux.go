@@ -61,10 +61,14 @@ func (c *Clock) measure() (int, error) {
 	return 0, err
 }
 
-// possibleRates returns the rates at which a clock ticks n times in a time between least and most.
+// lag is how late the kernel may count ticks: the processor that does it may be one that a hypervisor has stopped.
+const lag = 20 * time.Millisecond
+
+// possibleRates returns the rates at which a clock ticks n times in a time between least and most. Each of the two readings
+// may lack the ticks of up to lag.
 func possibleRates(n int, least, most time.Duration) (possible []int) {
 	for _, hz := range rates {
-		if float64(n-1) < most.Seconds()*float64(hz) && float64(n+1) > least.Seconds()*float64(hz) {
+		if float64(n-1) < (most+lag).Seconds()*float64(hz) && float64(n+1) > (least-lag).Seconds()*float64(hz) {
 			possible = append(possible, hz)
 		}
 	}
