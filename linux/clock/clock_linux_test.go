@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestPossibleRates checks clocks of each rate, read at any time before and after a tick, also by a reader that is interrupted, and
-// with ticks that the kernel counts late: the rate is always possible, and soon the only one.
+// TestPossibleRates checks clocks of each rate, read at any time before and after a tick. The reader may be interrupted, and the
+// kernel may count ticks late. The rate is always possible, and soon the only one.
 func TestPossibleRates(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, hz := range rates {
