@@ -101,10 +101,11 @@ struct extension {
  * behind each unit. */
 static __always_inline __u32 unit_of(__u8 protocol)
 {
-	__u32 other = protocol ^ IPPROTO_AH;
+	__u32 other = protocol ^ IPPROTO_AH, unit;
 
 	asm volatile("" : "+r"(other));
-	return 8 - ((other - 1) >> 31) * 4;
+	unit = 8 - ((other - 1) >> 31) * 4;
+	return unit;
 }
 
 /* Reports whether a header of IPv6 is one that the programs skip, as connection tracking does: any extension but a
@@ -133,7 +134,7 @@ static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p
 	__u32 id = 0;
 	bool fragmented = false, first = true;
 	void *start = c->pos;
-	__u32 length, taken, unit;
+	__u32 length, taken, rest;
 	__u8 next;
 	enum outcome act;
 
@@ -145,10 +146,13 @@ static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p
 	p->hops = ip->hop_limit;
 	next = ip->nexthdr;
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
-		unit = unit_of(next);
 		if (skipped(next)) {
 			ext = take(c, sizeof(*ext));
-			if (!ext || !take(c, ext->length * unit + 8 - sizeof(*ext)))
+			if (!ext)
+				return DROP_MALFORMED;
+			rest = ext->length * unit_of(next);
+			asm volatile("" : "+r"(rest)); /* keeps the mask: Linux 6.1 does not derive that it is at most 255 * 8 */
+			if (!take(c, (rest & 0x7fc) + 8 - sizeof(*ext)))
 				return DROP_MALFORMED;
 			next = ext->next;
 			continue;
