@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/fastpath"
+	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // track makes the host stack reassemble fragments. It fragments the packets again when it forwards them.
@@ -117,19 +118,26 @@ func TestAttackFragmentedAgain(t *testing.T) {
 	})
 }
 
+// nodesWithThird returns nodes on the fast path with the pods c and friend, and a host at eth1 of the first node.
+func nodesWithThird(t *testing.T, change func(*linux.Config)) (n nodes, third *netns.NS) {
+	t.Helper()
+	n = newNodes(t, func(c *linux.Config) {
+		change(c)
+		c.Fabric.Mode, c.Forwarding = fabric.Routes, fastpath.Direct
+	})
+	n[0].pod("c", 13)
+	n[1].pod("friend", 132)
+	third = n[0].namespace("third")
+	n[0].must(n[0].cableTo(third, "eth1"))
+	return n, third
+}
+
 // Without the device, the programs cannot compare it with the source. So the program on FORWARD does.
 func TestAttackFragmentedAgainBetweenNodes(t *testing.T) {
 	t.Parallel()
 	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
-		n := newNodes(t, func(c *linux.Config) {
-			change(c)
-			c.Fabric.Mode, c.Forwarding = fabric.Routes, fastpath.Direct
-		})
+		n, third := nodesWithThird(t, change)
 		near, far := n[0], n[1]
-		near.pod("c", 13)
-		far.pod("friend", 132)
-		third := near.namespace("third")
-		near.must(near.cableTo(third, "eth1"))
 		near.must(near.node.Do(func() error { return addresses("eth1", "fd98::1/64") }))
 		near.must(third.Do(func() error { return addresses("eth1", "fd98::2/64") }))
 		near.load(track)
@@ -218,15 +226,8 @@ func TestAttackForeignFragment(t *testing.T) {
 func TestAttackForeignFragmentBetweenNodes(t *testing.T) {
 	t.Parallel()
 	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
-		n := newNodes(t, func(c *linux.Config) {
-			change(c)
-			c.Fabric.Mode, c.Forwarding = fabric.Routes, fastpath.Direct
-		})
+		n, third := nodesWithThird(t, change)
 		near, far := n[0], n[1]
-		near.pod("c", 13)
-		far.pod("friend", 132)
-		third := near.namespace("third")
-		near.must(near.cableTo(third, "eth1"))
 		near.must(near.node.Do(func() error {
 			return errors.Join(addresses("eth1", "192.168.8.1/24"), sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/eth1/rp_filter", "0"))
 		}))

@@ -102,11 +102,11 @@ static __always_inline bool may_quote(const struct packet *p, bool from_pod)
 /* Makes the sender of a packet unknown: any host may have made this one send it. */
 static __always_inline void forget_sender(struct __sk_buff *skb, struct pod_ctx *l)
 {
-	struct end nobody = {};
+	struct end unknown = {};
 
 	l->host = false;
 	l->masqueraded = true;
-	store_sender(skb, &nobody);
+	store_sender(skb, &unknown);
 }
 
 /* Decides an ICMP error and its path. For ACT_LOCAL, peer becomes the pod at the other end. */

@@ -101,11 +101,10 @@ struct extension {
  * behind each unit. */
 static __always_inline __u32 unit_of(__u8 protocol)
 {
-	__u32 other = protocol ^ IPPROTO_AH, unit;
+	__u32 other = protocol ^ IPPROTO_AH;
 
 	asm volatile("" : "+r"(other));
-	unit = 8 - ((other - 1) >> 31) * 4;
-	return unit;
+	return 8 - ((other - 1) >> 31) * 4;
 }
 
 /* Reports whether a header of IPv6 is one that the programs skip, as connection tracking does: any extension but a
