@@ -89,6 +89,16 @@ func (l *lab) from(pod *netns.NS, from, to netip.Addr, passes bool) {
 	}
 }
 
+// An address that a process adds to a pod which an ADD attached is reported, too. Its end is found by the network namespace.
+func TestUnassignedAddressOfAttached(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		l.pod("b", 12)
+		l.apply()
+		l.furtherAddresses("b", 12)
+		l.reportsFurther(furtherIPs(12))
+	})
+}
+
 // reportsFurther checks that the further addresses of the only such pod are reported, and nothing else.
 func (l *lab) reportsFurther(ips []netip.Addr) {
 	l.t.Helper()
