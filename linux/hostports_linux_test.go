@@ -47,7 +47,7 @@ func (l *lab) serve(ns *netns.NS, at, name string) io.Closer {
 // answer returns the name of the server that answers at an address, "refused", or "no answer".
 func (l *lab) answer(from *netns.NS, to string) string {
 	l.t.Helper()
-	name, err := traffic.Flow{NS: from, To: netip.MustParseAddrPort(to), Protocol: model.TCP}.Read(silence)
+	name, err := traffic.Flow{NS: from, To: netip.MustParseAddrPort(to), Protocol: model.TCP}.Read(patience)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "refused"
