@@ -4,17 +4,22 @@ package linux_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/traffic"
@@ -146,4 +151,38 @@ func TestOtherLayoutIsRefused(t *testing.T) {
 		l.start()
 		l.allowed(a, "tcp", "10.1.0.12", 80)
 	}
+}
+
+// An ADD whose CNI_NETNS is the network namespace of the node changes nothing there.
+func TestNamespaceOfTheNode(t *testing.T) {
+	l := newLab(t)
+	l.pods["a"] = l.node
+	before := l.interfaces()
+	if err := l.add("a", 11); !errors.Is(err, dataplane.ErrInterfaceKind) || !strings.Contains(err.Error(), "is that of the node") {
+		t.Errorf("ADD: %v", err)
+	}
+	if after := l.interfaces(); !slices.Equal(before, after) {
+		t.Errorf("the node has interfaces %q, before it had %q", after, before)
+	}
+	delete(l.pods, "a")
+}
+
+// interfaces returns the names of the interfaces of the node, each with its addresses.
+func (l *lab) interfaces() (all []string) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+			if err != nil {
+				return err
+			}
+			all = append(all, fmt.Sprint(link.Attrs().Name, addresses))
+		}
+		return nil
+	}))
+	return all
 }

@@ -20,7 +20,7 @@ var ErrNoNetNS = errors.New("network namespace not found")
 var ErrInterfaceExists = errors.New("interface exists")
 
 // ErrInterfaceKind is returned by AddEndpoint when policy cannot be enforced on the interface that another CNI
-// plugin made.
+// plugin made, or when the network namespace is that of the node.
 var ErrInterfaceKind = errors.New("interface does not fit")
 
 // Backend enforces States and attaches pods on one node. All methods are idempotent. Repeated after a crash

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // HostEnd is the host end of a pod's interface.
@@ -67,7 +67,7 @@ func Find(path, ifName string, addresses []netip.Addr) (HostEnd, error) {
 	if strings.HasPrefix(path, dataplane.HandlePrefix) {
 		return findHandle(path, addresses)
 	}
-	ns, err := openNetNS(path)
+	ns, err := link.OpenNetNS(path)
 	if err != nil {
 		return HostEnd{}, err
 	}
@@ -152,33 +152,6 @@ func describe(h *netlink.Handle, host netlink.Link) (HostEnd, error) {
 	}
 	e.Bridge, e.HostMAC = a.MasterIndex, master.Attrs().HardwareAddr
 	return e, nil
-}
-
-// openNetNS opens the network namespace of a pod. That of the node is not one.
-func openNetNS(path string) (netns.NsHandle, error) {
-	ns, err := netns.GetFromPath(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return ns, fmt.Errorf("open network namespace %s: %w", path, dataplane.ErrNoNetNS)
-	}
-	if err != nil {
-		return ns, fmt.Errorf("open network namespace %s: %w", path, err)
-	}
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(ns), &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
-		ns.Close()
-		return ns, fmt.Errorf("open network namespace %s: not a namespace: %w", path, dataplane.ErrNoNetNS)
-	}
-	own, err := netns.Get()
-	if err != nil {
-		ns.Close()
-		return ns, fmt.Errorf("open the network namespace of the node: %w", err)
-	}
-	defer own.Close()
-	if own.Equal(ns) {
-		ns.Close()
-		return ns, fmt.Errorf("network namespace %s is that of the node: %w", path, dataplane.ErrInterfaceKind)
-	}
-	return ns, nil
 }
 
 func isGone(err error) bool {

@@ -87,7 +87,7 @@ func hostMTU(h *netlink.Handle, s PairSpec, p Pair) error {
 const loopback = 1
 
 func configurePod(s PairSpec, p Pair) error {
-	ns, err := openNetNS(s.NetNS)
+	ns, err := OpenNetNS(s.NetNS)
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func Check(s PairSpec, p Pair) (problems, inPod []string) {
 
 // checkPod describes differences of the pod's end. An error means that the pod has no such end: only a new pair helps.
 func checkPod(s PairSpec, hostMAC net.HardwareAddr) (problems []string, err error) {
-	ns, err := openNetNS(s.NetNS)
+	ns, err := OpenNetNS(s.NetNS)
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ type PairSpec struct {
 // CreatePair creates the pair, both ends down and without addresses, or returns the existing
 // one; made names it. It recreates an incomplete pair.
 func CreatePair(s PairSpec) (p Pair, made bool, err error) {
-	ns, err := openNetNS(s.NetNS)
+	ns, err := OpenNetNS(s.NetNS)
 	if err != nil {
 		return Pair{}, false, err
 	}
@@ -165,8 +165,9 @@ func FindPair(s PairSpec) (Pair, error) {
 	return p, err
 }
 
-// openNetNS opens a pod's network namespace.
-func openNetNS(path string) (netns.NsHandle, error) {
+// OpenNetNS opens the network namespace of a pod. It returns dataplane.ErrNoNetNS if there is none at the path, and
+// dataplane.ErrInterfaceKind if it is the namespace of the caller, the node's.
+func OpenNetNS(path string) (netns.NsHandle, error) {
 	ns, err := netns.GetFromPath(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return ns, fmt.Errorf("open network namespace %s: %w", path, dataplane.ErrNoNetNS)
@@ -178,6 +179,16 @@ func openNetNS(path string) (netns.NsHandle, error) {
 	if err := unix.Fstatfs(int(ns), &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
 		ns.Close()
 		return ns, fmt.Errorf("open network namespace %s: not a namespace: %w", path, dataplane.ErrNoNetNS)
+	}
+	own, err := netns.Get()
+	if err != nil {
+		ns.Close()
+		return ns, fmt.Errorf("open the network namespace of the node: %w", err)
+	}
+	defer own.Close()
+	if own.Equal(ns) {
+		ns.Close()
+		return ns, fmt.Errorf("network namespace %s is that of the node: %w", path, dataplane.ErrInterfaceKind)
 	}
 	return ns, nil
 }
