@@ -4,6 +4,7 @@ package compile
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -150,20 +151,27 @@ func (p *peers) updatePrefixes(added, removed []*term) {
 	added = slices.DeleteFunc(slices.Clone(added), notBlock)
 	removed = slices.DeleteFunc(slices.Clone(removed), notBlock)
 	for _, t := range removed {
-		delete(p.blocks, t)
+		p.forgetBlock(t)
 		p.useBlock(t.peer.Block, -1)
 	}
 	for _, t := range added {
-		p.blocks[t] = true
+		p.blocks[t.peer.Block.CIDR] = append(p.blocks[t.peer.Block.CIDR], t)
 		p.useBlock(t.peer.Block, 1)
 	}
 	if len(added)+len(removed)+len(p.fresh)+len(p.idle) == 0 && !p.rangesChanged {
 		return
 	}
 	p.changePrefixes()
+	var come, gone bitset
+	for _, t := range added {
+		come.set(t.bit, true)
+	}
+	for _, t := range removed {
+		gone.set(t.bit, true)
+	}
 	changed := make(map[*prefix]bool)
 	for _, x := range p.prefixes {
-		if p.match(x, added, removed) {
+		if p.match(x, come, gone) {
 			changed[x] = true
 		}
 	}
@@ -226,21 +234,22 @@ func (p *peers) moveEntry(e *entry, to *prefix) {
 	}
 }
 
-// match updates the terms that match a prefix, and reports whether they changed.
-func (p *peers) match(x *prefix, added, removed []*term) bool {
+// match updates the terms that match a prefix, and reports whether they changed. added and removed are the bits
+// of blocks. Only blocks whose CIDR contains the prefix can match it, so the work does not grow with the others.
+func (p *peers) match(x *prefix, added, removed bitset) bool {
 	fresh := p.fresh[x]
 	changed := fresh
-	for _, t := range removed {
-		changed = x.bits.set(t.bit, false) || changed
+	if x.bits.meets(removed) {
+		x.bits, changed = x.bits.without(removed), true
 	}
-	if fresh {
-		added = nil
-		for t := range p.blocks {
-			x.bits.set(t.bit, covers(t.peer.Block, x.Prefix))
+	if fresh || !added.empty() {
+		for outer := range p.around(x.Prefix) {
+			for _, t := range p.blocks[outer] {
+				if (fresh || added.has(t.bit)) && covers(t.peer.Block, x.Prefix) {
+					changed = x.bits.set(t.bit, true) || changed
+				}
+			}
 		}
-	}
-	for _, t := range added {
-		changed = x.bits.set(t.bit, covers(t.peer.Block, x.Prefix)) || changed
 	}
 	if fresh || p.rangesChanged {
 		kind := p.kindOf(x)
@@ -250,17 +259,35 @@ func (p *peers) match(x *prefix, added, removed []*term) bool {
 	return changed
 }
 
+// around yields the prefixes that contain a prefix, itself included, of all lengths in use.
+func (p *peers) around(x netip.Prefix) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for _, bits := range p.lengths[family(x.Addr())] {
+			if bits > x.Bits() {
+				continue
+			}
+			if masked, err := x.Addr().Prefix(bits); err == nil && !yield(masked) {
+				return
+			}
+		}
+	}
+}
+
+// forgetBlock removes a block from those that prefixes may match.
+func (p *peers) forgetBlock(t *term) {
+	at := t.peer.Block.CIDR
+	left := slices.DeleteFunc(p.blocks[at], func(other *term) bool { return other == t })
+	if p.blocks[at] = left; len(left) == 0 {
+		delete(p.blocks, at)
+	}
+}
+
 // kindOf returns the kind of addresses in a prefix: of unknown pods if a node assigns pod
 // addresses from it.
 func (p *peers) kindOf(x *prefix) model.AddressKind {
-	for _, bits := range p.lengths[family(x.Addr())] {
-		if bits > x.Bits() {
-			continue
-		}
-		if masked, err := x.Addr().Prefix(bits); err == nil {
-			if outer, ok := p.prefixes[masked]; ok && outer.ranges > 0 {
-				return model.KindUnknown
-			}
+	for outer := range p.around(x.Prefix) {
+		if o, ok := p.prefixes[outer]; ok && o.ranges > 0 {
+			return model.KindUnknown
 		}
 	}
 	return model.KindKnown

@@ -25,8 +25,8 @@ type peers struct {
 	prefixes map[netip.Prefix]*prefix
 	lengths  [2][]int // of prefixes in use, longest first; index 1 is IPv6
 	covers   map[string]*cover
-	nowhere  *prefix // the prefix of addresses outside all prefixes
-	blocks   map[*term]bool
+	nowhere  *prefix                  // the prefix of addresses outside all prefixes
+	blocks   map[netip.Prefix][]*term // terms of address blocks, by CIDR
 
 	// New prefixes, those that may be removed, and whether ranges of nodes changed.
 	fresh, idle   map[*prefix]bool
@@ -83,7 +83,7 @@ func newPeers(node string, words *vocabulary) *peers {
 		owners: make(map[ownerKey]*owner), namespaces: make(map[string]*namespace),
 		outside: &owner{groups: make(map[*cover]*group)},
 		entries: make(map[netip.Addr]*entry), prefixes: make(map[netip.Prefix]*prefix), covers: make(map[string]*cover),
-		nowhere: &prefix{cover: newCover()}, blocks: make(map[*term]bool),
+		nowhere: &prefix{cover: newCover()}, blocks: make(map[netip.Prefix][]*term),
 		fresh: make(map[*prefix]bool), idle: make(map[*prefix]bool),
 		classes: make(map[string]*class), next: model.World + 1,
 	}

@@ -26,8 +26,11 @@ type compiledRule struct {
 	*model.Rule
 	tier  model.Tier
 	terms []*term
-	cause *model.Cause
-	named bool // has ports by name
+	// bits are those of terms. unsure are the terms that may answer maybe: all but address blocks.
+	bits   bitset
+	unsure []*term
+	cause  *model.Cause
+	named  bool // has ports by name
 }
 
 // compilePolicy enters the words of the rules in the vocabulary.
@@ -42,7 +45,12 @@ func (v *vocabulary) compilePolicy(p *model.Policy, d digest) *compiledPolicy {
 			rule := &p.Rules[d][i]
 			r := compiledRule{Rule: rule, tier: p.Tier, cause: ruleCause(p, rule, d, meaning(rule, twins)), named: hasNames(rule.Ports)}
 			for _, peer := range r.Peers {
-				r.terms = append(r.terms, v.use(peer))
+				t := v.use(peer)
+				r.terms = append(r.terms, t)
+				r.bits.set(t.bit, true)
+				if peer.Kind != model.PeerBlock {
+					r.unsure = append(r.unsure, t)
+				}
 			}
 			c.rules[d] = append(c.rules[d], r)
 		}

@@ -249,7 +249,7 @@ func (b *sideBuilder) row(class *class) *model.Row {
 		b.key = append(b.key, "node"...)
 	default:
 		for i := range b.rules {
-			m := class.matchesPeers(&b.rules[i])
+			m := class.matchesPeers(&b.rules[i], b.peers)
 			b.key = append(b.key, '0'+byte(m))
 			named = named || m != no && b.direction == model.Egress && b.rules[i].named
 		}
@@ -285,7 +285,7 @@ func (b *sideBuilder) cells(class *class) []model.Decision {
 		d.isolated = &model.Cause{Reason: model.ReasonIsolated, Origin: p.Origin, Tier: model.TierNetworkPolicy, Direction: b.direction}
 	}
 	for i := range b.rules {
-		if m := class.matchesPeers(&b.rules[i]); m != no {
+		if m := class.matchesPeers(&b.rules[i], b.peers); m != no {
 			d.rules = append(d.rules, peerMatch{&b.rules[i], m})
 		}
 	}
@@ -346,12 +346,17 @@ func (d *decider) decide(ports portClass) model.Decision {
 	return model.Decision{Verdict: model.Allow, Cause: d.fallback}
 }
 
-func (c *class) matchesPeers(r *compiledRule) match {
-	if r.AnyPeer {
+// matchesPeers is the answer of a rule for the class. A rule may name thousands of blocks, and each may be a class of
+// its own, so it visits only terms that can answer maybe.
+func (c *class) matchesPeers(r *compiledRule, p *peers) match {
+	if r.AnyPeer || c.bits.meets(r.bits) {
 		return yes
 	}
+	if r.bits.meets(p.closedBits) {
+		return maybe
+	}
 	m := no
-	for _, t := range r.terms {
+	for _, t := range r.unsure {
 		m = max(m, c.match(t))
 	}
 	return m
