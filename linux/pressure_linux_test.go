@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/loader"
@@ -94,7 +95,7 @@ func TestFullMapKeepsTheOldPolicy(t *testing.T) {
 	l.pod("late", 4)
 	err := l.tryApply(large)
 	var full *policymap.FullError
-	if !errors.As(err, &full) || full.Map != "prefixes4" || full.Max != 8 || !strings.Contains(err.Error(), "--map-entries prefixes4=") {
+	if !errors.As(err, &full) || !errors.Is(err, dataplane.ErrTooManyPeers) || full.Map != "prefixes4" || full.Max != 8 || !strings.Contains(err.Error(), "--map-entries prefixes4=") {
 		t.Fatalf("a State with 21 prefixes for a map of 8: %v", err)
 	}
 	l.allowed(l.pods["client"], "tcp", "10.1.0.2", 80)

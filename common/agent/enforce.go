@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,7 @@ type enforcement struct {
 	cost time.Duration
 	// unsupported lists what compile.Once and the data path over-block or refuse.
 	unsupported []model.Unsupported
+	narrowing
 }
 
 // maxRest bounds the pause after a costly compilation and Apply.
@@ -65,7 +67,9 @@ func (f *enforcement) now() {
 	f.at = time.Now()
 }
 
-func (f *enforcement) due(now time.Time) bool { return !f.at.IsZero() && !now.Before(f.at) }
+func (f *enforcement) due(now time.Time) bool {
+	return !f.at.IsZero() && !now.Before(f.at) || !f.widenAt.IsZero() && !now.Before(f.widenAt)
+}
 
 // enforce compiles for the ready and the joining endpoints, and applies the State. It returns the error of
 // Apply.
@@ -78,8 +82,39 @@ func (l *loop) enforce(joining []*entry) error {
 	f.at, f.since = time.Time{}, time.Time{}
 	began := time.Now()
 	defer func() { f.cost = time.Since(began) }()
+	f.widen(began, l.cfg.Limits.PeerClasses)
+	state, unsupported, err := l.compileAndApply(joining)
+	for errors.Is(err, dataplane.ErrTooManyPeers) && f.narrow(state, err, time.Now()) {
+		l.log.Warn("the largest policies are not enforced as written", "error", err, "peer classes", f.peers)
+		state, unsupported, err = l.compileAndApply(joining)
+	}
+	if err != nil {
+		l.log.Error("apply policy", "error", err, "endpoints", len(state.Policy.Endpoints))
+		f.delay = min(max(2*f.delay, l.cfg.RetryMin), l.cfg.RetryMax)
+		f.at = time.Now().Add(f.delay)
+	} else {
+		f.delay, f.fullSince = 0, time.Time{}
+		l.agent.meter.Enforced(f.arrived)
+		f.arrived = time.Time{}
+	}
+	f.failed = err
+	if !dataplane.Concerns(err, "") { // no error, or errors of single endpoints
+		f.accept(state, err)
+		l.report(unsupported)
+	}
+	return err
+}
+
+// compileAndApply compiles for the ready and the joining endpoints, and applies the State. It returns what is not enforced
+// as written, and the error of Apply.
+func (l *loop) compileAndApply(joining []*entry) (*model.State, []model.Unsupported, error) {
+	f, began := &l.enforced, time.Now()
+	limits := l.cfg.Limits
+	if f.peers > 0 {
+		limits.PeerClasses = f.peers
+	}
 	state, unsupported := f.compiler.Compile(compile.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
-		Endpoints: l.endpoints(joining), Previous: f.found, Limits: l.cfg.Limits, Observe: l.cfg.Observe})
+		Endpoints: l.endpoints(joining), Previous: f.found, Limits: limits, Observe: l.cfg.Observe})
 	f.found = nil // the compiler now has the newer State
 	l.agent.meter.Compiled(began)
 
@@ -90,21 +125,7 @@ func (l *loop) enforce(joining []*entry) error {
 	more, err := l.backend.Apply(ctx, state)
 	l.agent.meter.Applied(applying, err)
 	l.agent.heartbeat()
-	if err != nil {
-		l.log.Error("apply policy", "error", err, "endpoints", len(state.Policy.Endpoints))
-		f.delay = min(max(2*f.delay, l.cfg.RetryMin), l.cfg.RetryMax)
-		f.at = time.Now().Add(f.delay)
-	} else {
-		f.delay = 0
-		l.agent.meter.Enforced(f.arrived)
-		f.arrived = time.Time{}
-	}
-	f.failed = err
-	if !dataplane.Concerns(err, "") { // no error, or errors of single endpoints
-		f.accept(state, err)
-		l.report(append(slices.Clip(unsupported), more...))
-	}
-	return err
+	return state, append(slices.Clip(unsupported), more...), err
 }
 
 // accept records that a State is in force, except for the endpoints that the error concerns.
@@ -136,6 +157,55 @@ func (l *loop) report(all []model.Unsupported) {
 		}
 	}
 	l.enforced.unsupported = all
+}
+
+// narrowing bounds the peer classes while more of them do not fit into the data path. The compiler then denies what the
+// rules of the largest policies distinguish. Otherwise the author of one large policy would keep every change of policy
+// from the pods of this node, and new pods from starting.
+type narrowing struct {
+	// fullSince is when a State first did not fit; zero after one that did.
+	fullSince time.Time
+	// peers is the bound; 0 without one. The other fields are zero then.
+	peers int
+	// why is the error of the State that did not fit, and widenAt when a larger bound is tried.
+	why     error
+	widenAt time.Time
+}
+
+const (
+	// narrowAfter is the time until a State is narrowed. What an earlier State occupied becomes free meanwhile.
+	narrowAfter = 5 * time.Second
+	// fewestPeers is the least bound. With fewer classes, small policies would lose rules, too.
+	fewestPeers = 64
+	// widenAfter is the time until a larger bound is tried.
+	widenAfter = 5 * time.Minute
+)
+
+// narrow lowers the bound after a State that did not fit. It reports false if it is too early, or cannot help.
+func (n *narrowing) narrow(s *model.State, err error, now time.Time) bool {
+	if n.fullSince.IsZero() {
+		n.fullSince = now
+	}
+	next := len(s.Policy.PeerClasses) * 3 / 4
+	if next < fewestPeers || n.peers == 0 && now.Sub(n.fullSince) < narrowAfter {
+		return false
+	}
+	n.peers, n.why, n.widenAt = next, err, now.Add(widenAfter)
+	return true
+}
+
+// widen raises the bound when it is time. limit is the configured one; 0 stands for the default.
+func (n *narrowing) widen(now time.Time, limit int) {
+	if n.peers == 0 || now.Before(n.widenAt) {
+		return
+	}
+	if limit <= 0 {
+		limit = compile.DefaultLimits().PeerClasses
+	}
+	n.peers, n.widenAt = 2*n.peers, now.Add(widenAfter)
+	if n.peers >= limit {
+		*n = narrowing{}
+	}
 }
 
 // endpoints returns the endpoints that a State contains. The data path denies all traffic of endpoints that

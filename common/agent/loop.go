@@ -194,6 +194,7 @@ func (l *loop) next() time.Time {
 	}
 	if l.backend != nil {
 		sooner(l.enforced.at)
+		sooner(l.enforced.widenAt)
 		sooner(l.repairs.at)
 		sooner(l.repairs.purge)
 		sooner(l.adoptions.due)

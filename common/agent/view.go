@@ -98,6 +98,9 @@ func (l *loop) problems() (all problems) {
 	if l.enforced.failed != nil {
 		all.add(problemPolicy, "policy is not in force: "+oneLine(l.enforced.failed))
 	}
+	if why := l.enforced.why; why != nil {
+		all.add(problemCapacity, "the largest policies are not enforced as written, as isthmusctl status lists: "+oneLine(why))
+	}
 	if f, ok := l.backend.(dataplane.Faulty); ok {
 		all.add(problemDataPath, f.Faults()...)
 	}

@@ -15,6 +15,10 @@ import (
 // HCN namespace) does not exist.
 var ErrNoNetNS = errors.New("network namespace not found")
 
+// ErrTooManyPeers is returned by Apply when the State distinguishes more peers than the data path can hold. Nothing was
+// changed. A State with fewer peer classes may fit.
+var ErrTooManyPeers = errors.New("the policies distinguish more peers than fit")
+
 // ErrInterfaceExists is returned by AddEndpoint when the pod already has an interface of that name which
 // Isthmus did not create.
 var ErrInterfaceExists = errors.New("interface exists")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
@@ -44,6 +45,12 @@ func (e *FullError) Error() string {
 		remedy = "run fewer pods on this node"
 	}
 	return fmt.Sprintf("map %s is full: the pods and policies of this node need %d entries, it holds %d: %s", e.Map, e.Need, e.Max, remedy)
+}
+
+// Is reports whether fewer peer classes would need less of the map. The classes of peers have prefixes, and a verdict
+// and perhaps a row in each table that distinguishes them.
+func (e *FullError) Is(target error) bool {
+	return target == dataplane.ErrTooManyPeers && slices.Contains([]string{"prefixes4", "prefixes6", "verdicts", "rows"}, e.Map)
 }
 
 // MaxEntries is the maximum size of a map.

@@ -104,6 +104,8 @@ func TestCheckIsExact(t *testing.T) {
 			var full *policymap.FullError
 			if err := check(tight); !errors.As(err, &full) || full.Map != name || full.Need != full.Max+1 {
 				t.Errorf("seed %d: one entry of %s is missing: %v", seed, name, err)
+			} else if errors.Is(err, dataplane.ErrTooManyPeers) == (name == "tables" || name == "peers4" || name == "peers6") {
+				t.Errorf("seed %d: fewer classes of peers need less of %s: %t", seed, name, errors.Is(err, dataplane.ErrTooManyPeers))
 			}
 			refused[name]++
 		}

@@ -84,8 +84,8 @@ func (b *broken) policyOfLinux() []breakage {
 		}, remedy: func() { stop() }},
 		{alert: "IsthmusPolicyNotApplied", at: one, breaks: func() {
 			b.restart(one, often, "--map-entries=prefixes4=32")
-			b.must(files.Put("many", many(200)))
-		}, remedy: func() { b.restart(one, often, "--map-entries=prefixes4=220") }},
+			b.must(files.Put("many", many(70))) // so few that the agent does not close the rule instead
+		}, remedy: func() { b.restart(one, often, "--map-entries=prefixes4=76") }},
 		{alert: "IsthmusMapNearlyFull", at: one, breaks: func() {}, // the last remedy was a small one
 			remedy: func() {
 				b.restart(one, often, "--map-entries=prefixes4=1024")

@@ -156,10 +156,16 @@ func (p *peers) unlisted(most int) []netip.Addr {
 	return rest
 }
 
+// numberPrefixes lists the prefixes with their classes. It omits those of closed words that no other rule distinguishes
+// from the addresses around them: what exceeds the limits of classes must not fill the maps of prefixes.
 func (p *peers) numberPrefixes() []model.PrefixClass {
+	number := func(x *prefix) model.PeerClass { return p.outside.groups[x.cover].class.number }
 	all := make([]model.PrefixClass, 0, len(p.prefixes))
 	for at, x := range p.prefixes {
-		all = append(all, model.PrefixClass{Prefix: at, Class: p.outside.groups[x.cover].class.number})
+		if len(p.closed) > 0 && number(x) == number(p.containing(at.Addr(), at.Bits()-1)) {
+			continue
+		}
+		all = append(all, model.PrefixClass{Prefix: at, Class: number(x)})
 	}
 	slices.SortFunc(all, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
 	return all

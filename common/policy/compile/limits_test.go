@@ -167,6 +167,9 @@ func TestOneLargePolicyLeavesOthersExact(t *testing.T) {
 			if len(unsupported) == 0 {
 				t.Error("nothing is reported")
 			}
+			if n := len(state.Policy.Prefixes); n > 4 {
+				t.Errorf("%d prefixes are listed, want those of rules in force", n)
+			}
 			reference := policy.NewEvaluator(s)
 			for _, p := range []uint16{0, 4, 60000, 60001} {
 				for _, a := range []string{"20.0.1.1", "30.1.1.1", "40.1.1.1", "10.0.1.4"} {
