@@ -172,6 +172,16 @@ static __always_inline bool to_loopback(const struct packet *p, bool v6)
 	return !v6 && (p->flow.dst.word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
+/* Reports whether a packet goes to an address of the link between the pod and its host: IPv6 link-local, or multicast or
+ * broadcast that no router forwards. Only the host could receive it, which policy names by other addresses, and each
+ * link-local address would be a neighbour of the host. */
+static __always_inline bool to_link(const struct packet *p, bool v6)
+{
+	__u32 dst = bpf_ntohl(p->flow.dst.word[3]);
+
+	return v6 ? on_link(&p->flow.dst) : dst >> 8 == 0xe00000 || dst == 0xffffffff;
+}
+
 /* Reports whether an allowed packet of a pod needs a record in the host stack. A Service may have the
  * address of a pod as an external address. */
 static __always_inline bool needs_record(const struct packet *p)
@@ -270,6 +280,8 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	}
 	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))
 		return drop(skb, l, p, DROP_SPOOFED);
+	if (!foreign && from_pod && to_link(p, v6))
+		return drop(skb, l, p, DROP_NEIGHBOUR);
 	if (foreign && !from_pod && !to_own_address(skb, p))
 		return drop(skb, l, p, DROP_SPOOFED);
 	if (same(&p->flow.src, &p->flow.dst)) { /* a pod always reaches itself */

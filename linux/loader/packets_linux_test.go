@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -305,9 +306,9 @@ func TestNeighbourDiscovery(t *testing.T) {
 	b.expect(out, nd(out, 143, 1, own, "ff02::16"), true, nothing)
 	b.expect(out, nd(out, 143, 1, "::", "ff02::16"), true, nothing)
 	// Not from neighbours, or not to neighbours.
-	b.expect(out, nd(out, 135, 254, pod, solicited), false, bpfobj.CountEgressDeny)
+	b.expect(out, nd(out, 135, 254, pod, solicited), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 135, 255, pod, peer), false, bpfobj.DropNeighbour) // the fast path would not change the hop limit
-	b.expect(out, nd(out, 143, 2, pod, "ff02::16"), false, bpfobj.CountEgressDeny)
+	b.expect(out, nd(out, 143, 2, pod, "ff02::16"), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 143, 1, pod, peer), false, bpfobj.CountEgressDeny)
 	// For another address, or as a router.
 	b.expect(out, nd(out, 135, 255, "fd01::99", solicited), false, bpfobj.DropNeighbour)
@@ -324,6 +325,33 @@ func TestNeighbourDiscovery(t *testing.T) {
 	// ICMPv6 in IPv4 is not ICMP.
 	b.expect(out, frame(out, ip4(out, layers.IPProtocolICMPv6), gopacket.Payload{135, 0, 0, 0, 0, 0, 0, 0}), false, bpfobj.CountEgressDeny)
 	b.expect(in, frame(in, ip4(in, layers.IPProtocolICMPv6), gopacket.Payload{135, 0, 0, 0, 0, 0, 0, 0}), false, bpfobj.CountIngressDeny)
+}
+
+// Whatever policy says, a pod sends nothing but neighbour discovery to addresses that only its host could receive.
+func TestAddressesOfTheLink(t *testing.T) {
+	b := newBench(t)
+	b.under(tableOpen)
+	for dst, passes := range map[string]bool{
+		"fe80::1": false, "febf::1": false, "fec0::1": true, "ff02::1": false, "ff05::1": true, "ff0e::1": true, "2001:db8::1": true,
+		"224.0.0.0": false, "224.0.0.255": false, "224.0.1.0": true, "239.255.255.255": true, "255.255.255.255": false, "255.255.255.254": true, "169.254.1.1": true,
+	} {
+		d := netip.MustParseAddr(dst)
+		var f []byte
+		if d.Is6() {
+			h := ip6(out, layers.IPProtocolUDP)
+			h.DstIP = d.AsSlice()
+			f = frame(out, h, udp(1000, 2000))
+		} else {
+			h := ip4(out, layers.IPProtocolUDP)
+			h.DstIP = d.AsSlice()
+			f = frame(out, h, udp(1000, 2000))
+		}
+		if passes {
+			b.expect(out, f, true, bpfobj.CountEgressAllow)
+		} else {
+			b.expect(out, f, false, bpfobj.DropNeighbour)
+		}
+	}
 }
 
 // A pod may send ARP only for itself.

@@ -45,6 +45,9 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 	if p.Dst.Is4() && p.Dst.IsLoopback() {
 		return drop("loopback")
 	}
+	if p.toLink() {
+		return drop("address of the link")
+	}
 	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
 	var v Verdict
 	switch {
@@ -62,6 +65,11 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 		v.Record = n.leave(w, true).Record // a Service may have the address of a pod
 	}
 	return v
+}
+
+// toLink reports whether a packet goes to an address of the link between a pod and its node.
+func (p *Packet) toLink() bool {
+	return p.Dst.Is6() && p.Dst.IsLinkLocalUnicast() || p.Dst.IsLinkLocalMulticast() || p.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // arp allows ARP messages in which the pod claims only its own addresses and MAC.
