@@ -313,3 +313,28 @@ func TestListening(t *testing.T) {
 		return nil
 	}))
 }
+
+// A host port takes no connections of a Service, whose NodePort or external address is the same address and port of the
+// node: kube-proxy replaces their destination first, whichever table is older.
+func TestHostPortOfAService(t *testing.T) {
+	t.Parallel()
+	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 30080), hostPort("", 30081)}})
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.apply()
+	l.serve(a, "[::]:80", "a")
+	l.serve(b, "[::]:80", "b")
+	want := map[string]string{nodeAddr4 + ":30080": "b", "[" + nodeAddr6 + "]:30080": "b", nodeAddr4 + ":30081": "a", "[" + nodeAddr6 + "]:30081": "a"}
+	const service = `table inet kube-test-nodeport {
+		chain to { meta nfproto ipv4 tcp dport 30080 fib daddr type local dnat ip to 10.1.0.12:80; meta nfproto ipv6 tcp dport 30080 fib daddr type local dnat ip6 to [fd01::c]:80; }
+		chain pre { type nat hook prerouting priority dstnat; jump to; }
+		chain out { type nat hook output priority -100; jump to; }
+	}`
+	l.load(service)
+	l.answers(l.outside, want)
+	l.answers(l.node, want)
+	l.answers(l.pods["a"], map[string]string{nodeAddr4 + ":30080": "b", "[" + nodeAddr6 + "]:30080": "b"})
+	l.load("delete table inet isthmus-hostports")
+	l.idleFor(1500 * time.Millisecond) // now it is the younger one
+	l.answers(l.outside, want)
+	l.answers(l.node, want)
+}

@@ -22,6 +22,11 @@ import (
 // tableName is the nftables table of host ports, of family inet.
 const tableName = "isthmus-hostports"
 
+// afterServices is the priority of the chains that redirect: after those of kube-proxy. A connection gets DNAT once, so a
+// pod takes none of a NodePort, or of another address of a Service that is one of the node. At one priority, the kernel
+// would begin with the table that was written last.
+var afterServices = nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest + 1)
+
 // podInterfaces is the prefix of the names of pods' host interfaces.
 const podInterfaces = "ist"
 
@@ -173,14 +178,14 @@ func (h content) chains() []portChain {
 		{name: "raw", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
 			rules: []portRule{rule("drop packets of pods to loopback addresses", fromPods(), destination(loopback4), verdict(expr.VerdictDrop, ""))}},
 		forwards,
-		{name: "prerouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityNATDest,
+		{name: "prerouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, priority: afterServices,
 			rules: []portRule{rule("forward host ports to pods", localDestination(), verdict(expr.VerdictJump, forwards.name))}},
 		post,
 	}
 	if h.FromNode == FromNodeNone {
 		return all
 	}
-	output := portChain{name: "output", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityNATDest}
+	output := portChain{name: "output", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, priority: afterServices}
 	jump := verdict(expr.VerdictJump, own.name)
 	if h.FromNode == FromNodeLoopback {
 		output.rules = []portRule{rule("forward the node's connections to loopback addresses", destination(loopback4), jump)}
@@ -199,6 +204,11 @@ func sorted[T fmt.Stringer](list []T) []T {
 	return slices.SortedFunc(slices.Values(list), func(a, b T) int { return strings.Compare(a.String(), b.String()) })
 }
 
+// is reports whether a chain of the system has the name and the priority of this one.
+func (p portChain) is(c *nftables.Chain) bool {
+	return p.name == c.Name && (p.priority == nil) == (c.Priority == nil) && (p.priority == nil || *p.priority == *c.Priority)
+}
+
 // inForce reports whether the table has exactly these chains with these rules.
 func inForce(conn *nftables.Conn, table *nftables.Table, want []portChain) bool {
 	for _, c := range want {
@@ -215,9 +225,13 @@ func inForce(conn *nftables.Conn, table *nftables.Table, want []portChain) bool 
 	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	n := 0
 	for _, c := range chains {
-		if c.Table.Name == tableName {
-			n++
+		if c.Table.Name != tableName {
+			continue
 		}
+		if !slices.ContainsFunc(want, func(w portChain) bool { return w.is(c) }) {
+			return false
+		}
+		n++
 	}
 	return err == nil && n == len(want)
 }
