@@ -128,6 +128,7 @@ func TestAPIListsArePaged(t *testing.T) {
 	f := newFakeAPI(t)
 	f.streams = false
 	var text strings.Builder
+	text.WriteString("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n")
 	for i := range 23 {
 		fmt.Fprintf(&text, "---\n{apiVersion: v1, kind: Pod, metadata: {name: p%d, namespace: shop}}\n", i)
 	}

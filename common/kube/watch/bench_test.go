@@ -19,12 +19,15 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-const manyPods = 100_000
+const (
+	manyPods       = 100_000
+	manyNamespaces = 200
+)
 
 // bigPod is a pod that is about as large as real ones, including fields that the source ignores.
 func bigPod(i int) *corev1.Pod {
 	p := &corev1.Pod{}
-	p.Namespace, p.Name, p.UID = "ns-"+strconv.Itoa(i%200), "app-6c5f7d8b9-"+strconv.Itoa(i), "0b7c3f4e-0000-4000-8000-000000000000"
+	p.Namespace, p.Name, p.UID = "ns-"+strconv.Itoa(i%manyNamespaces), "app-6c5f7d8b9-"+strconv.Itoa(i), "0b7c3f4e-0000-4000-8000-000000000000"
 	p.ResourceVersion = strconv.Itoa(1000 + i)
 	p.CreationTimestamp = metav1.NewTime(time.Unix(1_700_000_000+int64(i), 0))
 	p.Labels = map[string]string{"app": "app-" + strconv.Itoa(i%1000), "tier": "t" + strconv.Itoa(i%5), "pod-template-hash": "6c5f7d8b9"}
@@ -41,9 +44,16 @@ func bigPod(i int) *corev1.Pod {
 	return p
 }
 
-// benchSource is an APIServer with a feed of pods and nothing else.
+// benchSource is an APIServer with a feed of pods, and one with their namespaces.
 func benchSource() (*APIServer, *feed, *collector) {
-	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
+	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), early: make(early), discovered: true}
+	namespaces := &feed{kind: kindOf("Namespace"), notify: a.notify, log: a.log}
+	a.addFeed(namespaces)
+	var all []any
+	for i := range manyNamespaces {
+		all = append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns-" + strconv.Itoa(i)}})
+	}
+	_ = namespaces.Replace(all, "")
 	f := &feed{kind: kindOf("Pod"), notify: a.notify, log: a.log}
 	a.addFeed(f)
 	return a, f, &collector{snapshot: &model.Snapshot{}}

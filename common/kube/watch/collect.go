@@ -13,6 +13,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
+// podKind is the kind of pods. Kinds are collected in the order of their names, so that of namespaces is before it.
+const podKind = "Pod"
+
 // collector owns the snapshot under construction.
 type collector struct {
 	snapshot *model.Snapshot
@@ -30,6 +33,9 @@ func (a *APIServer) collect(c *collector) (*model.Snapshot, bool) {
 	for _, name := range slices.Sorted(maps.Keys(a.feeds)) {
 		f := a.feeds[name]
 		changes, complete, synced := f.take()
+		if name == podKind && synced { // namespaces come first
+			changes = a.early.hold(c.snapshot, &next, changes, complete)
+		}
 		if !synced || len(changes) == 0 && !complete {
 			continue
 		}
