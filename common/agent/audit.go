@@ -27,15 +27,20 @@ type inPod struct {
 }
 
 // audit compares installed with intended state and repairs differences, once per Config.AuditEvery, also while
-// requests arrive. Differences come from other processes, a restart of the network service, or a late write.
+// requests arrive. Differences come from other processes, a restart of the network service, or a late write. While Apply
+// fails for single endpoints it compares attachments only, and does not count as an audit: Apply compares decisions again anyway, or
+// cannot. One endpoint must not keep the differences of all others.
 func (l *loop) audit() {
 	now := time.Now()
-	if l.cfg.AuditEvery == 0 || l.enforced.inForce == nil || now.Sub(l.audited) < l.cfg.AuditEvery || l.enforced.failed != nil || !l.enforced.at.IsZero() {
+	f := &l.enforced
+	if l.cfg.AuditEvery == 0 || f.inForce == nil || now.Sub(l.audited) < l.cfg.AuditEvery || dataplane.Concerns(f.failed, "") || !f.since.IsZero() {
 		return // a failed Apply is retried anyway
 	}
 	l.audited = now
-	found, broken, unknown, err := l.compare()
-	l.agent.meter.Audited(now, len(found), err)
+	found, broken, unknown, err := l.compare(f.failed == nil)
+	if f.failed == nil || err != nil {
+		l.agent.meter.Audited(now, len(found), err)
+	}
 	l.auditFailed = err
 	if err != nil {
 		l.log.Warn("audit the data path; retrying at the next interval", "error", err)
@@ -62,7 +67,9 @@ func (l *loop) audit() {
 	if unknown {
 		_, err = l.removeUnknown() // logs the error
 	}
-	if failed := l.enforce(nil); failed == nil && err == nil && !l.anyProblem(broken) {
+	failed := l.enforce(nil)
+	concerned := slices.ContainsFunc(found, func(d dataplane.Drift) bool { return dataplane.Concerns(failed, d.Endpoint) })
+	if !concerned && err == nil && !l.anyProblem(broken) {
 		l.agent.meter.Repaired(len(found))
 	}
 }
@@ -158,9 +165,9 @@ func (c contest) problems() (all []string) {
 	return all
 }
 
-// compare returns all differences in decisions and attachments. It also returns the entries whose
+// compare returns all differences in attachments and, if that is wanted, in decisions. It also returns the entries whose
 // attachments differ, and whether attachments without a record exist.
-func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool, err error) {
+func (l *loop) compare(decisions bool) (found []dataplane.Drift, broken []*entry, unknown bool, err error) {
 	ctx, cancel := l.opContext()
 	defer cancel()
 	l.step("audit")
@@ -196,7 +203,7 @@ func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool
 			broken = append(broken, e)
 		}
 	}
-	if a, ok := l.backend.(dataplane.Auditor); ok {
+	if a, ok := l.backend.(dataplane.Auditor); ok && decisions {
 		more, err := a.Audit(ctx, l.enforced.inForce)
 		if err != nil {
 			return nil, nil, false, err

@@ -351,11 +351,15 @@ func (l *loop) dump(b *inspect.Bundle) {
 			}
 		}
 	}
-	if l.enforced.inForce == nil || l.enforced.failed != nil {
+	failed := l.enforced.failed
+	if l.enforced.inForce == nil || dataplane.Concerns(failed, "") {
 		note("the audit was omitted, because no state of this agent is in force")
 		return
 	}
-	found, _, _, err := l.compare()
+	if failed != nil {
+		note("audit: attachments only, because the policy of some endpoints is not in force: %s", oneLine(failed))
+	}
+	found, _, _, err := l.compare(failed == nil)
 	if err != nil {
 		note("audit: %s", oneLine(err))
 	}
