@@ -123,8 +123,11 @@ func (b *Backend) enforce(ctx context.Context, all []found) (map[model.EndpointI
 		if errors.Is(err, hns.ErrGone) {
 			continue // its plugin has removed it
 		}
+		before := b.refused[id]
 		if delete(b.refused, id); err != nil {
-			b.refused[id] = err.Error()
+			if b.refused[id] = err.Error(); err.Error() != before {
+				b.log.Warn("policy is not enforced on an endpoint; retrying", "endpoint", id, "error", err)
+			}
 			errs = append(errs, &dataplane.EndpointError{ID: id, Err: err})
 			continue
 		}
@@ -161,11 +164,14 @@ func (b *Backend) note(id model.EndpointID, f *found, opens []hns.ACL) {
 func (b *Backend) write(ctx context.Context, f *found, own []hns.ACL) (opens []hns.ACL, err error) {
 	p, err := split(f.Policies)
 	if err != nil {
-		return nil, err
+		return nil, unfit{err}
 	}
 	list, opens, err := compose(own, p.others)
-	if err != nil || acl.Equal(p.own, list) {
-		return opens, err
+	if err != nil {
+		return nil, unfit{err}
+	}
+	if acl.Equal(p.own, list) {
+		return opens, nil
 	}
 	request := slices.Clone(p.kept)
 	for _, a := range list {
@@ -212,16 +218,34 @@ func sameJSON(a, b json.RawMessage) bool {
 }
 
 // Idle implements dataplane.Backend. It follows endpoints that other programs recreate or change, and the addresses
-// of the host, and reads the load balancers.
+// of the host, and reads the load balancers. An error delays the next call, and with it the policy of endpoints that are recreated
+// meanwhile. So an endpoint that cannot have its policy is a fault instead, unless HNS does not answer, which holds up requests.
 func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
 	b.addresses.Sync(time.Now())
 	if len(b.wanted) > 0 { // policy first: the load balancers may take long to read
 		all, scanErr := b.scan(ctx)
 		if err = scanErr; err == nil {
-			_, err = b.enforce(ctx, all)
+			if _, err = b.enforce(ctx, all); !dataplane.Concerns(err, "") && !delays(err) {
+				err = nil
+			}
 		}
 	}
 	return false, errors.Join(err, b.readBalancers(ctx))
+}
+
+// unfit is the error of an endpoint whose policies leave no room for ours. HNS was not called.
+type unfit struct{ error }
+
+// delays reports whether joined errors of endpoints are a reason to wait: HNS did not answer, or did not store what it accepted.
+func delays(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return slices.ContainsFunc(joined.Unwrap(), delays)
+	}
+	if _, ok := errors.AsType[unfit](err); ok {
+		return false
+	}
+	code := hns.Code(err)
+	return code == 0 || code == hns.CodeTimeout || code == hns.CodeBusy
 }
 
 // readBalancers reads the load balancers of kube-proxy once a minute, and notes for Counters what they show.
