@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -183,6 +184,15 @@ func (m *meter) add(id string, now hns.Stats) {
 	m.last[id] = now
 }
 
+// keep forgets the counts of endpoints that are not in a list. A node has new ones for as long as it runs, and HNS uses no GUID again.
+func (m *meter) keep(list []hns.Endpoint) {
+	exists := make(map[string]bool, len(list))
+	for _, e := range list {
+		exists[e.ID] = true
+	}
+	maps.DeleteFunc(m.last, func(id string, _ hns.Stats) bool { return !exists[id] })
+}
+
 // Idle implements dataplane.Backend. It removes objects of calls that timed out, syncs the components,
 // restores routes of the host, reads the host's addresses, and gives endpoints new exceptions of NAT. An error delays the next
 // call, and so the components, which repair the host. Work with an interval of its own is a fault instead if it fails.
@@ -223,6 +233,7 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 		b.mu.Unlock()
 	}
 	b.mu.Lock()
+	b.meter.keep(list)
 	c := dataplane.Counters{PathModes: slices.Clip(b.modes), Facts: slices.Clip(b.facts), PortDrops: map[model.Direction]uint64{
 		model.Ingress: b.meter.sum.DroppedIn,
 		model.Egress:  b.meter.sum.DroppedOut,

@@ -181,8 +181,13 @@ func TestUnconnectedIsReported(t *testing.T) {
 		t.Errorf("at once: %s", got)
 	}
 	time.Sleep(30 * time.Millisecond)
-	if got := said(); !strings.Contains(got, n.name(spec.ID)) {
-		t.Errorf("after a while: %q", got)
+	first := said()
+	if !strings.Contains(first, n.name(spec.ID)) {
+		t.Errorf("after a while: %q", first)
+	}
+	time.Sleep(1100 * time.Millisecond)
+	if got := said(); got != first { // the API server would get an event about the Node for each text
+		t.Errorf("first %q, then %q", first, got)
 	}
 	if err := n.fake.PutContainer(spec.NetNS, "c1", false); err != nil {
 		t.Fatal(err)

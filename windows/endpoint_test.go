@@ -298,7 +298,7 @@ func TestDeleteWaitsOnce(t *testing.T) {
 	}
 }
 
-// TestCounters checks that drops of endpoints are added up, including those of removed endpoints.
+// TestCounters checks that drops of endpoints are added up, including those of removed endpoints, which are not remembered.
 func TestCounters(t *testing.T) {
 	n := newNode(t, hns.Server2022, bridgeConfig())
 	spec := n.spec("c1", "10.0.1.7")
@@ -319,11 +319,18 @@ func TestCounters(t *testing.T) {
 	drop(3, model.Ingress)
 	drop(2, model.Egress)
 	expect(3, 2)
+	expect(3, 2)
 	if err := n.backend.DeleteEndpoint(context.Background(), spec.ID); err != nil {
 		t.Fatal(err)
 	}
 	expect(3, 2)
+	if got := n.backend.Metered(); got != 0 {
+		t.Errorf("%d endpoints are remembered that are gone", got)
+	}
 	n.add(spec)
 	drop(1, model.Ingress)
 	expect(4, 2)
+	if got := n.backend.Metered(); got != 1 {
+		t.Errorf("%d endpoints are remembered, want 1", got)
+	}
 }

@@ -14,5 +14,8 @@ func (b *Backend) AddComponent(c dataplane.Component) { b.components = append(b.
 // Unfinished counts the objects with a write that has not returned.
 func (b *Backend) Unfinished() int { return len(b.hns.Unfinished()) }
 
+// Metered counts the endpoints whose counts are remembered.
+func (b *Backend) Metered() int { return len(b.meter.last) }
+
 // CountRules makes a pass of the counters of rules.
 func (b *Backend) CountRules(ctx context.Context) { b.counters.Pass(ctx) }

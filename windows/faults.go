@@ -47,8 +47,9 @@ func (b *Backend) checkStates(list []hns.Endpoint, states map[string]hns.State) 
 		if since[id] = b.created[id]; since[id].IsZero() {
 			since[id] = time.Now()
 		}
-		if waited := time.Since(since[id]); waited >= b.config.ConnectWait {
-			b.idle = append(b.idle, fmt.Sprintf("hns has not connected endpoint %q for %s (state %s): check that its container runs, or restart the pod", e.Name, waited.Round(time.Second), s))
+		if time.Since(since[id]) >= b.config.ConnectWait { // the text stays the same: each other one is an event of the Node
+			b.idle = append(b.idle, fmt.Sprintf("hns has not connected endpoint %q since %s or earlier (state %s): check that its container runs, or restart the pod",
+				e.Name, since[id].UTC().Format(time.RFC3339), s))
 		}
 	}
 	b.created = since
