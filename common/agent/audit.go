@@ -37,6 +37,7 @@ func (l *loop) audit() {
 		return // a failed Apply is retried anyway
 	}
 	l.audited = now
+	was := l.unrepaired
 	found, broken, unknown, err := l.compare(f.failed == nil)
 	if f.failed == nil || err != nil {
 		l.agent.meter.Audited(now, len(found), err)
@@ -46,17 +47,18 @@ func (l *loop) audit() {
 		l.log.Warn("audit the data path; retrying at the next interval", "error", err)
 		return
 	}
-	due := l.contested.note(found, now, l.cfg.AuditEvery)
+	changed := slices.DeleteFunc(slices.Clone(found), func(d dataplane.Drift) bool { return d.Object == driftEndpoint && has(was, d.Endpoint) })
+	due := l.contested.note(changed, now, l.cfg.AuditEvery) || len(changed) < len(found) // nothing had repaired the others
 	if len(found) == 0 {
 		return
 	}
 	for i, d := range found {
 		l.agent.meter.Drift(d.Object)
 		if i < maxLogged {
-			l.remember(d)
 			l.log.Warn("installed state differs from intended state; repairing", "object", d.Object, "endpoint", d.Endpoint, "detail", d.Detail)
 		}
 	}
+	defer l.rememberAll(found)
 	if !due {
 		l.log.Warn("another process keeps changing installed state; repair is delayed", "differences", len(found))
 		return
@@ -68,9 +70,47 @@ func (l *loop) audit() {
 		_, err = l.removeUnknown() // logs the error
 	}
 	failed := l.enforce(nil)
-	concerned := slices.ContainsFunc(found, func(d dataplane.Drift) bool { return dataplane.Concerns(failed, d.Endpoint) })
+	l.lookAgain()
+	concerned := slices.ContainsFunc(found, func(d dataplane.Drift) bool {
+		return dataplane.Concerns(failed, d.Endpoint) || has(l.unrepaired, d.Endpoint)
+	})
 	if !concerned && err == nil && !l.anyProblem(broken) {
 		l.agent.meter.Repaired(len(found))
+	}
+}
+
+// lookAgain finds which of the endpoints without policy are so after a repair.
+func (l *loop) lookAgain() {
+	if len(l.unrepaired) == 0 {
+		return
+	}
+	ctx, cancel := l.opContext()
+	defer cancel()
+	if installed, err := l.backend.Endpoints(ctx); err == nil { // else the last findings stay, and the next audit reports the error
+		l.unrepaired = l.bypassed(installed)
+	}
+}
+
+// bypassed returns the endpoints whose packets may pass without a decision, or cannot pass at all.
+func (l *loop) bypassed(installed []dataplane.Installed) (all []unenforced) {
+	for _, i := range installed {
+		if e := l.entries[i.ID]; i.Unenforced && e != nil && e.State == endpoint.Ready && !e.leaving && !has(all, i.ID) {
+			all = append(all, unenforced{e, strings.Join(i.Problems, "; ")})
+		}
+	}
+	return all
+}
+
+func has(all []unenforced, id model.EndpointID) bool {
+	return slices.ContainsFunc(all, func(u unenforced) bool { return u.entry.ID() == id })
+}
+
+// rememberAll adds the first differences to those that status shows as repaired, unless they stayed.
+func (l *loop) rememberAll(found []dataplane.Drift) {
+	for _, d := range found[:min(len(found), maxLogged)] {
+		if !has(l.unrepaired, d.Endpoint) {
+			l.remember(d)
+		}
 	}
 }
 
@@ -175,6 +215,7 @@ func (l *loop) compare(decisions bool) (found []dataplane.Drift, broken []*entry
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("list attachments: %w", err)
 	}
+	l.unrepaired = l.bypassed(installed)
 	problems, open := make(map[model.EndpointID][]string, len(installed)), make(map[model.EndpointID]bool)
 	l.inPod = nil
 	for _, i := range installed {
@@ -256,7 +297,7 @@ func (l *loop) checkPolicy() {
 		return
 	}
 	before := len(l.checks.broken)
-	l.checks.broken = nil
+	l.checks.broken, l.unrepaired = nil, nil // this check is later than the last audit
 	var broken []unenforced
 	var drifts []dataplane.Drift
 	for _, i := range found {
@@ -309,10 +350,16 @@ func (l *loop) repairBroken(broken []unenforced, drifts []dataplane.Drift, logge
 	}
 }
 
-// unenforced returns the findings of the last check whose endpoints still exist, and the endpoints of pods with further
-// interfaces.
+// unenforced returns the findings of the last check and the last audit whose endpoints still exist, and the endpoints of pods with
+// further interfaces.
 func (l *loop) unenforced() []unenforced {
-	all := slices.DeleteFunc(slices.Clone(l.checks.broken), func(u unenforced) bool {
+	all := slices.Clone(l.checks.broken)
+	for _, u := range l.unrepaired {
+		if !has(all, u.entry.ID()) {
+			all = append(all, u)
+		}
+	}
+	all = slices.DeleteFunc(all, func(u unenforced) bool {
 		return l.entries[u.entry.ID()] != u.entry || u.entry.State != endpoint.Ready
 	})
 	for _, e := range l.sorted() {

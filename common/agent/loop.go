@@ -60,11 +60,13 @@ type loop struct {
 	// auditFailed is the error of the last audit, nil if it could compare everything.
 	auditFailed error
 	contested   contest // objects that another process keeps changing
-	inPod       []inPod // what the last audit found inside of pods
-	checks      checks
-	watching    watching
-	adoptions   adoptions
-	engines     engines
+	// unrepaired are the endpoints that the last audit found without policy, and that its repair left so.
+	unrepaired []unenforced
+	inPod      []inPod // what the last audit found inside of pods
+	checks     checks
+	watching   watching
+	adoptions  adoptions
+	engines    engines
 }
 
 // entry is an endpoint's record and what this process knows about it.
