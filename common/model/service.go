@@ -55,6 +55,8 @@ type EndpointSlice struct {
 	Ports []NamedPort
 	// Addresses are those of the ready endpoints.
 	Addresses []netip.Addr
+	// Draining are those of endpoints that terminate and still serve: nodes use them while no endpoint is ready.
+	Draining []netip.Addr
 }
 
 // HidesClients reports whether a node that forwards a client's packets to a pod of another

@@ -39,8 +39,9 @@ type testQuery struct {
 	// portName is the name that a file has instead of a number; backends replaces it.
 	portName string
 	want     model.Verdict
-	// by is the Service that the client calls; to is then one of its backends.
-	by string
+	// by is the Service that the client calls; to is then one of its backends, and forwarded is the connection to it.
+	by        string
+	forwarded *service.Connection
 }
 
 // String names the flow, and the Service that it calls.
@@ -60,16 +61,8 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 	var queries []testQuery
 	owners := sync.OnceValue(s.Owners)
 	for _, q := range c.queries {
-		to, err := serviceOf(q.to, all)
-		port := q.portName
-		if port == "" {
-			port = fmt.Sprint(q.port)
-		}
-		var node, client netip.Addr
-		if err == nil && to == nil && q.portName == "" {
-			to, port, node, client = q.byNodePort(s, all)
-		}
-		if err == nil && to == nil {
+		to, port, err := q.service(s, all)
+		if err == nil && to.Service == nil {
 			if err := q.resolve(s, owners); err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", where(q.at, c.at), c.title, err)
 			}
@@ -78,19 +71,20 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 		}
 		var ports []model.ServicePort
 		if err == nil {
-			ports, err = service.Port(to, port, &q.protocol)
+			ports, err = service.Port(to.Service, port, &q.protocol)
+		}
+		from, wrong := ends.Addresses(s, q.from)
+		if wrong != nil {
+			return nil, fmt.Errorf("%s: %s: from: %w", where(q.at, c.at), c.title, wrong)
 		}
 		for _, port := range ports {
-			var found []service.Backend
-			if found, err = all.Backends(to, port); err != nil {
+			var found []service.Connection
+			if found, err = all.Connections(to, port, from); err != nil {
 				break
 			}
-			if found, err = q.forwarded(s, all, to, node, client, found); err != nil {
-				break
-			}
-			for _, b := range found {
+			for _, f := range found {
 				one := q
-				one.by, one.to, one.port, one.portName = q.to, b.Name, b.Port, ""
+				one.by, one.to, one.port, one.portName, one.forwarded = q.to, f.Backend.Name, f.Backend.Port, "", &f
 				queries = append(queries, one)
 			}
 		}
@@ -101,35 +95,26 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 	return queries, nil
 }
 
-// forwarded returns those backends to which nodes forward the client, by a port of a node if that is set.
-func (q testQuery) forwarded(s *model.Snapshot, all *service.Services, to *model.Service, node, client netip.Addr, found []service.Backend) ([]service.Backend, error) {
-	if node.IsValid() {
-		if found = all.ByNode(to, node, client, found); len(found) == 0 {
-			return nil, fmt.Errorf("no backend of Service %s/%s on this node, and externalTrafficPolicy is Local", to.Namespace, to.Name)
-		}
-		return found, nil
+// service returns the call of a Service, or of a port of a node that leads to one, and the port of the Service. There is none if
+// the query calls anything else.
+func (q testQuery) service(s *model.Snapshot, all *service.Services) (to service.Call, port string, err error) {
+	if port = q.portName; port == "" {
+		port = fmt.Sprint(q.port)
 	}
-	from, err := ends.Addresses(s, q.from)
-	if err != nil {
-		return found, nil // the flows to the backends report it
+	if to, err = serviceOf(q.to, port, q.protocol, all); err != nil || to.Service != nil || q.portName != "" {
+		return to, port, err
 	}
-	called, _ := netip.ParseAddr(strings.TrimPrefix(q.to, "ip:"))
-	if found = all.ByClient(to, called.Unmap(), from[0], found); len(found) == 0 {
-		return nil, fmt.Errorf("no backend of Service %s/%s: internalTrafficPolicy is Local, and none is on the node of the client", to.Namespace, to.Name)
-	}
-	return found, nil
-}
-
-// byNodePort returns the Service that the query calls by a port of a node, the port of the Service, and the addresses of
-// the node and of the client. The Service is nil if there is none.
-func (q testQuery) byNodePort(s *model.Snapshot, all *service.Services) (to *model.Service, port string, node, client netip.Addr) {
 	at, err := ends.Addresses(s, q.to)
 	from, wrong := ends.Addresses(s, q.from)
 	if err != nil || wrong != nil || strings.Contains(strings.TrimPrefix(q.to, "node:"), "/") {
-		return nil, "", node, client // asking about the flow finds it, too
+		return to, port, nil // asking about the flow finds it, too
 	}
-	to, of := all.AtNode(at[0], q.protocol, q.port)
-	return to, fmt.Sprint(of.Port), at[0], from[0]
+	_, a, err := ends.SameFamily(from, at, q.protocol)
+	if err != nil {
+		return to, port, nil
+	}
+	to, of := all.AtNode(a, q.protocol, q.port)
+	return to, fmt.Sprint(of.Port), nil
 }
 
 // resolve replaces the name of a port by the number that it has in the destination pod.
@@ -148,24 +133,25 @@ func (q *testQuery) resolve(s *model.Snapshot, owners func() model.Owners) error
 	return nil
 }
 
-// serviceOf returns the Service that an end names, by svc/NAMESPACE/NAME or an address, or nil.
-func serviceOf(end string, all *service.Services) (*model.Service, error) {
+// serviceOf returns the call of the Service that an end names, by svc/NAMESPACE/NAME or an address. There may be none.
+func serviceOf(end, port string, protocol model.Protocol, all *service.Services) (service.Call, error) {
 	if a, err := netip.ParseAddr(strings.TrimPrefix(end, "ip:")); err == nil {
-		return all.At(a.Unmap()), nil
+		s, err := all.Called(a.Unmap(), port, &protocol)
+		return service.Call{Service: s, To: a.Unmap()}, err
 	}
 	rest, ok := strings.CutPrefix(end, "svc/")
 	if !ok {
-		return nil, nil
+		return service.Call{}, nil
 	}
 	namespace, name, ok := strings.Cut(rest, "/")
 	if !ok {
-		return nil, fmt.Errorf("%q: give svc/NAMESPACE/NAME", end)
+		return service.Call{}, fmt.Errorf("%q: give svc/NAMESPACE/NAME", end)
 	}
 	s := all.Named(namespace, name)
 	if s == nil {
-		return nil, fmt.Errorf("no Service %s among the objects: add it, or name another", rest)
+		return service.Call{}, fmt.Errorf("no Service %s among the objects: add it, or name another", rest)
 	}
-	return s, nil
+	return service.Call{Service: s}, nil
 }
 
 // flow resolves the ends of the query in a cluster. Of a pod or node with several addresses

@@ -156,10 +156,13 @@ func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
 	for i := range c.queries {
 		q := question{testQuery: &c.queries[i]}
 		var err error
-		if q.flow, err = q.testQuery.flow(s, c.complete); err != nil {
+		if f := q.forwarded; f != nil {
+			q.flow, q.cells = f.Ingress, cluster.Forwarded(f.Egress, f.Ingress)
+		} else if q.flow, err = q.testQuery.flow(s, c.complete); err != nil {
 			return fmt.Errorf("%s: %s: %w", where(q.at, c.at), c.title, err)
+		} else {
+			q.cells = cluster.Questions(q.flow)
 		}
-		q.cells = cluster.Questions(q.flow)
 		asked[i] = q
 	}
 	o.queries = len(asked)

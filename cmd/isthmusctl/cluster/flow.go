@@ -5,11 +5,23 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/model"
 )
+
+// Ends reads one end of a flow, as ends.Addresses does. A pod that has finished is none.
+func Ends(s *model.Snapshot, text string) ([]netip.Addr, error) {
+	name, _, _ := strings.Cut(text, "@")
+	namespace, pod, _ := strings.Cut(name, "/")
+	if p, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod}); ok && p.Finished {
+		return nil, fmt.Errorf("pod %s has finished: it opens and gets no connections, and another pod may have its address", name)
+	}
+	return ends.Addresses(s, text)
+}
 
 // Flow reads a flow as flags name it: its ends as ends.Addresses reads them, its protocol, and its port by number or by a
 // name of the destination pod.
@@ -19,11 +31,11 @@ func Flow(s *model.Snapshot, fromEnd, toEnd, protocolName, port string) (model.F
 	if err != nil {
 		return f, cli.Usagef("--protocol: %w", err)
 	}
-	from, err := ends.Addresses(s, fromEnd)
+	from, err := Ends(s, fromEnd)
 	if err != nil {
 		return f, fmt.Errorf("--from: %w", err)
 	}
-	to, err := ends.Addresses(s, toEnd)
+	to, err := Ends(s, toEnd)
 	if err != nil {
 		return f, fmt.Errorf("--to: %w", err)
 	}

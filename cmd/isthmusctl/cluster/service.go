@@ -13,16 +13,17 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Service returns the Service that a destination names, as svc/NAMESPACE/NAME or by an address, or nil if it names no
-// Service. family is the address, if it is one. A name without a namespace is in the given one, or else in that of the
-// pod at the other end.
-func Service(all *service.Services, from, to, namespace string) (s *model.Service, family netip.Addr, err error) {
+// Service returns the call of the Service that a destination names, as svc/NAMESPACE/NAME or by an address. It has no Service if
+// the destination names none. A name without a namespace is in the given one, or else in that of the pod at the other end. port
+// and protocol are as of service.Port: they distinguish Services that share an address.
+func Service(all *service.Services, from, to, namespace, port string, protocol *model.Protocol) (service.Call, error) {
 	if a, err := netip.ParseAddr(to); err == nil {
-		return all.At(a.Unmap()), a.Unmap(), nil
+		s, err := all.Called(a.Unmap(), port, protocol)
+		return service.Call{Service: s, To: a.Unmap()}, err
 	}
 	kind, rest, _ := strings.Cut(to, "/")
 	if !IsServiceKind(kind) {
-		return nil, family, nil
+		return service.Call{}, nil
 	}
 	of, name, ok := strings.Cut(rest, "/")
 	if !ok {
@@ -31,12 +32,12 @@ func Service(all *service.Services, from, to, namespace string) (s *model.Servic
 			pod, _, _ := strings.Cut(from, "@")
 			of, _, _ = strings.Cut(pod, "/")
 			if !strings.Contains(pod, "/") {
-				return nil, family, cli.Usagef("%q: give svc/NAMESPACE/%s, or the namespace with --namespace", to, name)
+				return service.Call{}, cli.Usagef("%q: give svc/NAMESPACE/%s, or the namespace with --namespace", to, name)
 			}
 		}
 	}
-	s, err = NamedService(all, of, name)
-	return s, family, err
+	s, err := NamedService(all, of, name)
+	return service.Call{Service: s}, err
 }
 
 // Ports selects ports of a Service, as service.Port. Errors name the flag.
@@ -68,14 +69,4 @@ func NamedService(all *service.Services, namespace, name string) (*model.Service
 		return nil, fmt.Errorf("no Service %s/%s: namespace %s has no Services that are known", namespace, name, namespace)
 	}
 	return nil, fmt.Errorf("no Service %s/%s: namespace %s has %s", namespace, name, namespace, cli.Shorten(known, 5))
-}
-
-// SameAs returns the addresses of one family, or all if the family is not set.
-func SameAs(family netip.Addr, all []netip.Addr) (same []netip.Addr) {
-	for _, a := range all {
-		if !family.IsValid() || a.Is4() == family.Is4() {
-			same = append(same, a)
-		}
-	}
-	return same
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
-	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	"github.com/isthmus-net/isthmus/common/kube/agents"
@@ -32,51 +31,45 @@ type Target struct {
 
 // Targets returns the flows: one, or one to each backend of a Service. There is at least one.
 func (o Named) Targets(s *model.Snapshot, services *service.Services) ([]Target, error) {
-	to, family, err := cluster.Service(services, o.From, o.To, "")
-	if err != nil {
-		return nil, fmt.Errorf("--to: %w", err)
-	}
-	if to == nil {
-		f, err := cluster.Flow(s, o.From, o.To, o.Protocol, o.Port)
-		return []Target{{Flow: f}}, err
-	}
 	protocol, err := model.ParseProtocol(o.Protocol)
 	if err != nil {
 		return nil, cli.Usagef("--protocol: %w", err)
 	}
-	from, err := ends.Addresses(s, o.From)
+	to, err := cluster.Service(services, o.From, o.To, "", o.Port, &protocol)
+	if err != nil {
+		return nil, fmt.Errorf("--to: %w", err)
+	}
+	if to.Service == nil {
+		f, err := cluster.Flow(s, o.From, o.To, o.Protocol, o.Port)
+		return []Target{{Flow: f}}, err
+	}
+	from, err := cluster.Ends(s, o.From)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
-	ports, err := cluster.Ports(to, o.Port, &protocol)
+	ports, err := cluster.Ports(to.Service, o.Port, &protocol)
 	if err != nil {
 		return nil, err
 	}
 	var all []Target
 	for _, port := range ports {
-		backends, err := services.Backends(to, port)
+		found, err := services.Connections(to, port, from)
 		if err != nil {
-			return nil, fmt.Errorf("--to: %w", err)
+			return nil, fmt.Errorf("--to %s: %w", o.To, err)
 		}
-		if backends = services.ByClient(to, family, from[0], backends); len(backends) == 0 {
-			return nil, fmt.Errorf("--to: no backend of Service %s/%s: internalTrafficPolicy is Local, and none is on the node of the client", to.Namespace, to.Name)
-		}
-		for _, b := range backends {
-			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
-			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), cluster.SameAs(family, b.Addresses), port.Protocol); err != nil {
-				return nil, fmt.Errorf("%s -> %s: %w", o.From, b.Name, err)
-			}
-			all = append(all, Target{f, serviceStep(to, port, b, f, len(backends))})
+		for _, c := range found {
+			all = append(all, Target{c.Egress, serviceStep(to, port, c, len(found))})
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("--to: Service %s/%s has no ports", to.Namespace, to.Name)
+		return nil, fmt.Errorf("--to: Service %s/%s has no ports", to.Service.Namespace, to.Service.Name)
 	}
 	return all, nil
 }
 
 // serviceStep describes how a connection to a Service reaches a backend.
-func serviceStep(s *model.Service, port model.ServicePort, b service.Backend, f model.Flow, backends int) *trace.Step {
+func serviceStep(call service.Call, port model.ServicePort, c service.Connection, backends int) *trace.Step {
+	s, b, f := call.Service, c.Backend, c.Egress
 	step := &trace.Step{What: "service", Where: s.Namespace + "/" + s.Name}
 	to := netip.AddrPortFrom(f.Dst, f.Port)
 	if s.Headless {
@@ -85,12 +78,18 @@ func serviceStep(s *model.Service, port model.ServicePort, b service.Backend, f 
 	}
 	own := slices.IndexFunc(s.Addresses, func(a netip.Addr) bool { return a.Is4() == f.Dst.Is4() })
 	address := "its address"
-	if own >= 0 {
+	switch {
+	case call.To.IsValid():
+		address = netip.AddrPortFrom(call.To, port.Port).String()
+	case own >= 0:
 		address = netip.AddrPortFrom(s.Addresses[own], port.Port).String()
 	}
 	step.Text = fmt.Sprintf("the source's node replaces %s by one of %d backends, chosen for each connection; here DNAT to %s (%s). Policy decides about the backend", address, backends, to, b.Name)
 	if f.Src == f.Dst {
 		step.Text += "; the client is the backend, so the node also masquerades it: policy then sees the node"
+	}
+	if c.Hidden != "" {
+		step.Text += fmt.Sprintf("; node %s also masquerades the client: ingress policy of the backend decides about %s, not as in the step below", c.Hidden, c.Ingress.Src)
 	}
 	return step
 }

@@ -186,6 +186,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
 	before, after := servicesOf(v, was, is)
 	r.addServices(p, v, after)
 	r.addServiceChanges(p, before, after, o.onlyOpened)
+	r.addTrafficPolicies(v, before)
 	switch o.output {
 	case "text":
 		err = r.write(e.Stdout, o.limit)

@@ -21,6 +21,8 @@ type (
 		Changes []diffChange `json:"changes"`
 		// ServiceChanges are Services that lead somewhere else, for clients that reach more or less by that.
 		ServiceChanges []diffService `json:"service_changes"`
+		// TrafficPolicies are Services whose internalTrafficPolicy differs.
+		TrafficPolicies []string `json:"internal_traffic_policies_that_differ"`
 		// OnlyA and OnlyB are the pods that are not compared.
 		OnlyA []string `json:"pods_only_in_a"`
 		OnlyB []string `json:"pods_only_in_b"`

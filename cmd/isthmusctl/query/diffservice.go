@@ -42,6 +42,26 @@ func servicesOf(v *versions, was, is *model.Snapshot) (before, after *service.Se
 	return service.New(was, v.was.Services, slicesWas), service.New(is, v.is.Services, slicesIs)
 }
 
+// addTrafficPolicies names the Services whose internalTrafficPolicy differs. What that changes depends on the nodes of pods, which
+// manifests may not have.
+func (r *diffReport) addTrafficPolicies(v *versions, was *service.Services) {
+	r.TrafficPolicies = []string{}
+	for _, s := range v.is.Services {
+		if old := was.Named(s.Namespace, s.Name); old != nil && old.OwnNode != s.OwnNode {
+			r.TrafficPolicies = append(r.TrafficPolicies, fmt.Sprintf("Service %s/%s %s -> %s", s.Namespace, s.Name, trafficPolicy(old), trafficPolicy(s)))
+		}
+	}
+	slices.Sort(r.TrafficPolicies)
+}
+
+// trafficPolicy is the internalTrafficPolicy of a Service.
+func trafficPolicy(s *model.Service) string {
+	if s.OwnNode {
+		return "Local"
+	}
+	return "Cluster"
+}
+
 // addServiceChanges adds what changes because a Service leads somewhere else.
 func (r *diffReport) addServiceChanges(p *reach.Partition, was, is *service.Services, onlyOpened bool) {
 	r.ServiceChanges = []diffService{}

@@ -31,6 +31,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	for _, s := range r.ServiceChanges {
 		s.write(&b)
 	}
+	if len(r.TrafficPolicies) > 0 {
+		fmt.Fprintf(&b, "internalTrafficPolicy differs: %s\n", cli.Shorten(r.TrafficPolicies, maxEnds))
+	}
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, cli.Shorten(only.pods, maxEnds))
 	}
@@ -141,6 +144,9 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", what, cell(reach.PortsText(c.Ports)), cell(cli.Shorten(c.from, maxEnds)), cell(to), cell(c.sides()))
 	}
 	r.writeServicesMarkdown(&b)
+	if len(r.TrafficPolicies) > 0 {
+		fmt.Fprintf(&b, "\ninternalTrafficPolicy differs: %s\n", cell(cli.Shorten(r.TrafficPolicies, maxEnds)))
+	}
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "\nNot compared, only in the %s version: %s\n", only.in, cell(cli.Shorten(only.pods, maxEnds)))
 	}

@@ -115,8 +115,13 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 // Enforced returns what the nodes of a cluster would install for a flow: the tables on Linux, and on Windows the ACLs for
 // each tested version of HNS.
 func Enforced(s *model.Snapshot, f model.Flow) explain.Enforced {
+	return enforcedBy(s, f, hns.Profiles())
+}
+
+// enforcedBy is Enforced for some versions of HNS.
+func enforcedBy(s *model.Snapshot, f model.Flow, versions []hnsVersion) explain.Enforced {
 	return func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
-		return checkEnforcement(s, pod, d, remote, f, hns.Profiles())
+		return checkEnforcement(s, pod, d, remote, f, versions)
 	}
 }
 

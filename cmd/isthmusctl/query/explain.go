@@ -4,7 +4,6 @@ package query
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,7 +26,7 @@ type explainOptions struct {
 	port      string
 	hns       []string
 	output    string
-	via       string // the node port that leads to the destination, for messages
+	via       string // the port of a node that leads to the destination, for messages
 }
 
 func (e env) explainCommand() *cobra.Command {
@@ -95,15 +94,19 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 		return err
 	}
 	services := service.New(s, o.Services, o.EndpointSlices)
-	to, family, err := cluster.Service(services, o.from, o.to, o.namespace)
+	protocol, err := givenProtocol(c, o.protocol)
+	if err != nil {
+		return err
+	}
+	to, err := cluster.Service(services, o.from, o.to, o.namespace, o.port, protocol)
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
-	if to == nil {
-		to, family = o.nodePort(s, services)
+	if to.Service == nil {
+		to, protocol = o.nodePort(s, services, protocol)
 	}
-	if to != nil {
-		return e.explainService(c, o, s, services, to, family, versions)
+	if to.Service != nil {
+		return e.explainService(o, s, services, to, protocol, versions)
 	}
 	flow, err := cluster.Flow(s, o.from, o.to, o.protocol, o.port)
 	if err != nil {
@@ -123,9 +126,7 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 
 // ask explains a flow.
 func (o *explainOptions) ask(s *model.Snapshot, flow model.Flow, versions []hns.Version) *explain.Report {
-	x := explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
-		return checkEnforcement(s, pod, d, remote, flow, versions)
-	})
+	x := explain.Flow(s, flow, o.Services, enforcedBy(s, flow, versions))
 	x.Locate(o.Places)
 	return x
 }

@@ -56,10 +56,21 @@ func (o *explainOptions) podsOfWorkloads(s *model.Snapshot) (notes []string, err
 	return notes, nil
 }
 
+// givenProtocol returns the protocol of --protocol, or nil if the flag is not given.
+func givenProtocol(c *cobra.Command, text string) (*model.Protocol, error) {
+	if !c.Flags().Changed("protocol") {
+		return nil, nil
+	}
+	p, err := model.ParseProtocol(text)
+	if err != nil {
+		return nil, cli.Usagef("--protocol: %w", err)
+	}
+	return &p, nil
+}
+
 // explainService answers for every backend of a Service.
-func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapshot, all *service.Services, to *model.Service,
-	family netip.Addr, versions []hns.Version) error {
-	x, err := o.askService(c.Flags().Changed("protocol") || o.via != "", s, all, to, family, versions)
+func (e env) explainService(o *explainOptions, s *model.Snapshot, all *service.Services, to service.Call, protocol *model.Protocol, versions []hns.Version) error {
+	x, err := o.askService(s, all, to, protocol, versions)
 	if err != nil {
 		return err
 	}
@@ -68,90 +79,73 @@ func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapsh
 	} else {
 		err = writeService(e.Stdout, x, o.output == "wide")
 	}
-	if err == nil && x.Verdict == model.Deny.String() {
+	switch {
+	case err != nil:
+		return err
+	case len(x.Missing) > 0:
+		return fmt.Errorf("--to %s: the answer covers only ports with backends: %s", o.to, strings.Join(x.Missing, "; "))
+	case x.Verdict == model.Deny.String():
 		return cli.ErrNo
 	}
-	return err
+	return nil
 }
 
-func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *service.Services, to *model.Service,
-	family netip.Addr, versions []hns.Version) (*explain.ServiceReport, error) {
-	from, err := ends.Addresses(s, o.from)
+func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to service.Call, protocol *model.Protocol, versions []hns.Version) (*explain.ServiceReport, error) {
+	from, err := cluster.Ends(s, o.from)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
-	var protocol *model.Protocol
-	if protocolGiven {
-		p, err := model.ParseProtocol(o.protocol)
-		if err != nil {
-			return nil, cli.Usagef("--protocol: %w", err)
-		}
-		protocol = &p
-	}
-	ports, err := cluster.Ports(to, o.port, protocol)
+	ports, err := cluster.Ports(to.Service, o.port, protocol)
 	if err != nil {
 		return nil, err
 	}
-	x := explain.NewServiceReport(to)
+	x := explain.NewServiceReport(to.Service)
 	x.Via = o.via
+	var missing []error
 	for _, port := range ports {
-		backends, err := all.Backends(to, port)
+		found, err := all.Connections(to, port, from)
 		if err != nil {
-			return nil, fmt.Errorf("--to: %w", err)
+			missing = append(missing, err)
 		}
-		if o.via != "" {
-			backends = all.ByNode(to, family, from[0], backends)
-		} else if backends = all.ByClient(to, family, from[0], backends); len(backends) == 0 {
-			return nil, fmt.Errorf("--to: no backend of Service %s for %s: internalTrafficPolicy is Local, and none is on the node of the client", x.Service, o.to)
-		}
-		for _, b := range backends {
-			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
-			same := cluster.SameAs(family, b.Addresses)
-			if len(same) == 0 {
-				continue // the nodes forward within a family
-			}
-			if f.Src, f.Dst, err = ends.SameFamily(cluster.SameAs(family, from), same, port.Protocol); err != nil {
-				return nil, fmt.Errorf("%s -> %s: %w", o.from, b.Name, err)
-			}
-			x.Add(port, o.ask(s, f, versions))
+		for _, c := range found {
+			one := explain.Forwarded(s, c.Egress, c.Ingress, o.Services, func(f model.Flow) explain.Enforced { return enforcedBy(s, f, versions) })
+			one.Locate(o.Places)
+			x.Add(port, one)
 		}
 	}
-	if len(x.Backends) == 0 {
-		return nil, fmt.Errorf("--to: no backend of Service %s for %s: %s", x.Service, o.to, noBackend(to, family, o.via))
+	if len(x.Backends) == 0 && len(missing) > 0 {
+		return nil, fmt.Errorf("--to %s: %w", o.to, missing[0])
+	}
+	for _, err := range missing {
+		x.Missing = append(x.Missing, err.Error())
 	}
 	return x, nil
 }
 
-// noBackend is the reason why none of the backends of a Service gets a connection to an address.
-func noBackend(to *model.Service, family netip.Addr, via string) string {
-	if via != "" && to.KeepsClients {
-		return "externalTrafficPolicy is Local, and none is on this node"
-	}
-	if family.Is6() {
-		return "none has an IPv6 address"
-	}
-	return "none has an IPv4 address"
-}
-
-// nodePort returns the Service to which a node forwards the destination, if that is a port of a node, and the address of
-// the node. It replaces the port by that of the Service.
-func (o *explainOptions) nodePort(s *model.Snapshot, all *service.Services) (*model.Service, netip.Addr) {
+// nodePort returns the call of a Service by a port of a node's own address, if the destination is one, and its protocol. It
+// replaces the port by that of the Service.
+func (o *explainOptions) nodePort(s *model.Snapshot, all *service.Services, given *model.Protocol) (service.Call, *model.Protocol) {
 	protocol, wrong := model.ParseProtocol(o.protocol)
 	port, notNumber := strconv.ParseUint(o.port, 10, 16)
 	if wrong != nil || notNumber != nil || strings.Contains(strings.TrimPrefix(o.to, "node:"), "/") {
-		return nil, netip.Addr{}
+		return service.Call{}, given
 	}
+	from, wrong := ends.Addresses(s, o.from)
 	at, err := ends.Addresses(s, o.to)
-	if err != nil {
-		return nil, netip.Addr{} // explaining the flow finds it, too
+	if err != nil || wrong != nil {
+		return service.Call{}, given // explaining the flow finds it, too
 	}
-	to, of := all.AtNode(at[0], protocol, uint16(port))
-	if to == nil {
-		return nil, netip.Addr{}
+	_, a, err := ends.SameFamily(from, at, protocol)
+	if err != nil {
+		return service.Call{}, given
+	}
+	to, of := all.AtNode(a, protocol, uint16(port))
+	if to.Service == nil {
+		return to, given
 	}
 	o.via = fmt.Sprintf("node %s %s %d", strings.TrimPrefix(o.to, "node:"), protocol, port)
 	o.port = strconv.Itoa(int(of.Port))
-	return to, at[0]
+	return to, &protocol
 }
 
 // maxBackends is the number of backends that text explains in full; of more it explains the first of each

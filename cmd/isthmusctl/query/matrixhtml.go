@@ -34,6 +34,8 @@ type (
 		Only bool
 		// Services: the columns are ports of Services.
 		Services bool
+		// OwnNode are the ports of Services with internalTrafficPolicy Local.
+		OwnNode []string
 	}
 )
 
@@ -145,7 +147,8 @@ td { max-width: 14em }
 <p class="key">{{if .Services}}<span class="all">yes</span> every backend
 <span class="some">1 of 2</span> some backends{{else if .Only}}<span class="all">yes</span> allowed{{else}}<span class="all">all</span> every port
 <span class="some">TCP 80</span> these ports{{end}} <span class="none">no</span> nothing {{if .Services}}<span class="self">-</span> no backends are known.{{else}}<span class="self">=</span> the pod itself.{{end}}
-Point at a cell to see which policy denies. Names with +N stand for more pods; point at them to see all.</p>
+{{if .OwnNode}}Clients of a cluster IP reach only backends on their own node (internalTrafficPolicy Local) by:{{range .OwnNode}} {{.}};{{end}} cells count all backends.
+{{end}}Point at a cell to see which policy denies. Names with +N stand for more pods; point at them to see all.</p>
 <p><label>Show names with <input id="filter" placeholder="shop/"></label></p>
 <table>
 <thead><tr><td></td>{{range .Columns}}<th title="{{.Title}}"><div>{{.Name}}{{if .OS}} <span class="os">{{.OS}}</span>{{end}}</div></th>{{end}}</tr></thead>

@@ -30,10 +30,6 @@ type serviceMatrix struct {
 // matrixOfServices writes a matrix whose columns are ports of Services.
 func (e env) matrixOfServices(o *matrixOptions, s *model.Snapshot, m *matrix, protocolGiven bool) error {
 	x := &serviceMatrix{services: service.New(s, o.Services, o.EndpointSlices), partition: m.partition, reference: policy.NewEvaluator(s), rows: m.rows}
-	chosen, err := o.chooseServices(x.services)
-	if err != nil {
-		return err
-	}
 	var protocol *model.Protocol
 	if protocolGiven {
 		p, err := model.ParseProtocol(o.protocol)
@@ -41,6 +37,10 @@ func (e env) matrixOfServices(o *matrixOptions, s *model.Snapshot, m *matrix, pr
 			return cli.Usagef("--protocol: %w", err)
 		}
 		protocol = &p
+	}
+	chosen, err := o.chooseServices(x.services, protocol)
+	if err != nil {
+		return err
 	}
 	for _, one := range chosen {
 		ports, err := cluster.Ports(one, o.port, protocol)
@@ -75,15 +75,17 @@ func (e env) matrixOfServices(o *matrixOptions, s *model.Snapshot, m *matrix, pr
 }
 
 // chooseServices lists the Services of the columns, sorted.
-func (o *matrixOptions) chooseServices(all *service.Services) ([]*model.Service, error) {
+func (o *matrixOptions) chooseServices(all *service.Services, protocol *model.Protocol) ([]*model.Service, error) {
 	var chosen []*model.Service
 	for _, text := range o.toServices {
-		s, err := oneService(all, text, o.namespaces)
+		found, err := o.servicesBy(all, text, protocol)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(chosen, s) {
-			chosen = append(chosen, s)
+		for _, s := range found {
+			if !slices.Contains(chosen, s) {
+				chosen = append(chosen, s)
+			}
 		}
 	}
 	if len(o.toServices) > 0 {
@@ -101,13 +103,22 @@ func (o *matrixOptions) chooseServices(all *service.Services) ([]*model.Service,
 	return chosen, nil
 }
 
-// oneService reads svc/NAMESPACE/NAME, svc/NAME in the only namespace of --namespace, or an address.
-func oneService(all *service.Services, text string, namespaces []string) (*model.Service, error) {
+// servicesBy reads svc/NAMESPACE/NAME, svc/NAME in the only namespace of --namespace, or an address. Services may share an
+// address: then those that have the port of --port count.
+func (o *matrixOptions) servicesBy(all *service.Services, text string, protocol *model.Protocol) ([]*model.Service, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
-		if s := all.At(a.Unmap()); s != nil {
-			return s, nil
+		found := all.At(a.Unmap())
+		if len(found) == 0 {
+			return nil, fmt.Errorf("--to %s: no known Service has this address", text)
 		}
-		return nil, fmt.Errorf("--to %s: no known Service has this address", text)
+		having := slices.DeleteFunc(slices.Clone(found), func(s *model.Service) bool {
+			_, err := service.Port(s, o.port, protocol)
+			return err != nil
+		})
+		if len(having) > 0 {
+			return having, nil
+		}
+		return found, nil
 	}
 	kind, rest, _ := strings.Cut(text, "/")
 	if !cluster.IsServiceKind(kind) || rest == "" {
@@ -115,16 +126,16 @@ func oneService(all *service.Services, text string, namespaces []string) (*model
 	}
 	namespace, name, ok := strings.Cut(rest, "/")
 	if !ok {
-		if len(namespaces) != 1 {
+		if len(o.namespaces) != 1 {
 			return nil, cli.Usagef("--to %q: give svc/NAMESPACE/%s, or one namespace with --namespace", text, rest)
 		}
-		namespace, name = namespaces[0], rest
+		namespace, name = o.namespaces[0], rest
 	}
 	s, err := cluster.NamedService(all, namespace, name)
 	if err != nil {
 		return nil, fmt.Errorf("--to: %w", err)
 	}
-	return s, nil
+	return []*model.Service{s}, nil
 }
 
 // each computes the rows in order.

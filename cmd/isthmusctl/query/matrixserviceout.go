@@ -93,16 +93,19 @@ func backendsText(r *service.Route, wide bool) string {
 		few = len(all)
 	}
 	text := cli.Shorten(all, few)
-	if r.Service.OwnNode {
+	if near(r) {
 		text += "; internalTrafficPolicy Local: each node leads to its own only"
 	}
 	return text
 }
 
+// near reports whether clients that call a cluster IP reach the backends on their own node only, of all in the matrix.
+func near(r *service.Route) bool { return r.Service.OwnNode && !r.Service.Headless }
+
 // writeCSV writes a line for every pair of a pod and a backend.
 func (m *serviceMatrix) writeCSV(out io.Writer) error {
 	w := csv.NewWriter(out)
-	if err := w.Write([]string{"from", "from_os", "service", "service_port", "backend", "backend_port", "verdict"}); err != nil {
+	if err := w.Write([]string{"from", "from_os", "service", "service_port", "backend", "backend_port", "verdict", "internal_traffic_policy"}); err != nil {
 		return fmt.Errorf("write csv: %w", err)
 	}
 	err := m.each(func(i int, allowed [][]bool) error {
@@ -112,7 +115,7 @@ func (m *serviceMatrix) writeCSV(out io.Writer) error {
 				for k, ok := range one {
 					to := r.Targets[k]
 					if err := w.Write([]string{from.name, from.os, r.Service.Namespace + "/" + r.Service.Name, fmt.Sprintf("%s %d", r.Port.Protocol, r.Port.Port),
-						to.Name, strconv.Itoa(int(to.Port)), verdictText(ok || from.pod == to.Name)}); err != nil {
+						to.Name, strconv.Itoa(int(to.Port)), verdictText(ok || from.pod == to.Name), trafficPolicy(r.Service)}); err != nil {
 						return err
 					}
 				}
@@ -145,13 +148,15 @@ type (
 		Cells []serviceCell       `json:"cells"`
 	}
 	servicePortReport struct {
-		Service   string          `json:"service"`
-		Addresses []string        `json:"addresses"`
-		Port      int             `json:"port"`
-		PortName  string          `json:"port_name,omitempty"`
-		Protocol  string          `json:"protocol"`
-		Headless  bool            `json:"headless,omitempty"`
-		Backends  []backendReport `json:"backends"`
+		Service   string   `json:"service"`
+		Addresses []string `json:"addresses"`
+		Port      int      `json:"port"`
+		PortName  string   `json:"port_name,omitempty"`
+		Protocol  string   `json:"protocol"`
+		Headless  bool     `json:"headless,omitempty"`
+		// TrafficPolicy is "Local" if clients in the cluster that call a cluster IP reach the backends on their own node only.
+		TrafficPolicy string          `json:"internal_traffic_policy"`
+		Backends      []backendReport `json:"backends"`
 		// Missing is the reason why no backends are known.
 		Missing string `json:"missing,omitempty"`
 	}
@@ -177,7 +182,7 @@ func (m *serviceMatrix) writeJSON(out io.Writer, form string) error {
 	for _, route := range m.routes {
 		s := route.Service
 		one := servicePortReport{Service: s.Namespace + "/" + s.Name, Addresses: []string{}, Port: int(route.Port.Port), PortName: route.Port.Name,
-			Protocol: route.Port.Protocol.String(), Headless: s.Headless, Backends: []backendReport{}, Missing: route.Missing}
+			Protocol: route.Port.Protocol.String(), Headless: s.Headless, TrafficPolicy: trafficPolicy(s), Backends: []backendReport{}, Missing: route.Missing}
 		for _, a := range s.Addresses {
 			one.Addresses = append(one.Addresses, a.String())
 		}
@@ -210,7 +215,12 @@ func (m *serviceMatrix) writeHTML(out io.Writer, source string) error {
 	}
 	head := htmlHead{Heading: m.heading(), Source: source, Services: true}
 	for _, r := range m.routes {
-		head.Columns = append(head.Columns, htmlRow{Name: r.String(), Title: r.String() + ": " + backendsText(r, true)})
+		column := htmlRow{Name: r.String(), Title: r.String() + ": " + backendsText(r, true)}
+		if near(r) {
+			column.Name += " (own node)"
+			head.OwnNode = append(head.OwnNode, r.String())
+		}
+		head.Columns = append(head.Columns, column)
 	}
 	if err := t.ExecuteTemplate(out, "head", head); err != nil {
 		return fmt.Errorf("write html: %w", err)

@@ -108,16 +108,20 @@ func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
 
 // Questions returns the cells that decide a flow: at the source if that is a pod with
 // policies, and likewise at the destination.
-func (c *Cluster) Questions(f model.Flow) []Question {
+func (c *Cluster) Questions(f model.Flow) []Question { return c.Forwarded(f, f) }
+
+// Forwarded returns the cells that decide a connection that a node forwards: the egress flow at its source, and the ingress flow
+// at its destination.
+func (c *Cluster) Forwarded(egress, ingress model.Flow) []Question {
 	var qs []Question
-	add := func(p *model.Pod, d model.Direction, remote netip.Addr) {
+	add := func(p *model.Pod, d model.Direction, remote netip.Addr, f model.Flow) {
 		qs = append(qs, Question{Node: nodeOf(p), Endpoint: EndpointOf(p), Pod: p, Direction: d, Remote: remote, Protocol: f.Protocol, Port: f.Port})
 	}
-	if p, ok := c.owners.Pods[f.Src]; ok {
-		add(p, model.Egress, f.Dst)
+	if p, ok := c.owners.Pods[egress.Src]; ok {
+		add(p, model.Egress, egress.Dst, egress)
 	}
-	if p, ok := c.owners.Pods[f.Dst]; ok {
-		add(p, model.Ingress, f.Src)
+	if p, ok := c.owners.Pods[ingress.Dst]; ok {
+		add(p, model.Ingress, ingress.Src, ingress)
 	}
 	return qs
 }

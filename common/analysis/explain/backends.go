@@ -22,6 +22,8 @@ type ServiceReport struct {
 	Verdict  string    `json:"verdict"`
 	Denied   int       `json:"denied_backends"`
 	Backends []Backend `json:"backends"`
+	// Missing are the reasons why ports have no backends.
+	Missing []string `json:"missing,omitempty"`
 }
 
 // Backend is the explanation of a flow to one backend.

@@ -124,36 +124,58 @@ type Enforced func(pod *model.Pod, d model.Direction, remote netip.Addr) []Enfor
 // Flow decides a flow at both ends. An end without a pod that policies apply to decides
 // nothing. services are those of the cluster, as far as they are known. enforced may be nil.
 func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced Enforced) *Report {
+	x := Forwarded(s, f, f, services, func(model.Flow) Enforced { return enforced })
 	owners := s.Owners()
-	x := &Report{From: endOf(s, owners, f.Src), To: endOf(s, owners, f.Dst), Protocol: f.Protocol.String(), Port: f.Port,
-		Verdict: model.Allow.String(), Sides: []Side{}}
 	if f.Dst.IsPrivate() && owners.Pods[f.Dst] == nil && owners.Nodes[f.Dst] == nil && !s.PodRange(f.Dst) {
 		x.Notes = append(x.Notes, fmt.Sprintf("%s is in no known range: if it belongs to a Service, explain the flows to the pods of the Service", f.Dst))
 	}
+	return x
+}
+
+// Forwarded decides a connection that a node forwards, as service.Connection has it: the egress flow at the client, and the
+// ingress flow at the backend. enforced returns the verdicts of the data paths for a flow.
+func Forwarded(s *model.Snapshot, egress, ingress model.Flow, services []*model.Service, enforced func(model.Flow) Enforced) *Report {
+	owners := s.Owners()
+	x := &Report{From: endOf(s, owners, egress.Src), To: endOf(s, owners, ingress.Dst), Protocol: ingress.Protocol.String(), Port: ingress.Port,
+		Verdict: model.Allow.String(), Sides: []Side{}}
 	reference := policy.NewEvaluator(s)
 	for _, side := range []struct {
 		d           model.Direction
 		own, remote netip.Addr
-	}{{model.Egress, f.Src, f.Dst}, {model.Ingress, f.Dst, f.Src}} {
+		f           model.Flow
+	}{{model.Egress, egress.Src, egress.Dst, egress}, {model.Ingress, ingress.Dst, ingress.Src, ingress}} {
 		pod := owners.Pods[side.own]
 		if pod == nil {
 			continue
 		}
-		decided := reference.Explain(pod, side.d, side.remote, f.Protocol, f.Port)
+		decided := reference.Explain(pod, side.d, side.remote, side.f.Protocol, side.f.Port)
 		r := sideOf(s, decided)
-		r.Suggestion = suggest(s, owners, reference, decided, f)
-		if enforced != nil {
-			r.Enforced = enforced(pod, side.d, side.remote)
+		r.Suggestion = suggest(s, owners, reference, decided, side.f)
+		if data := enforced(side.f); data != nil {
+			r.Enforced = data(pod, side.d, side.remote)
 		}
 		if side.d == model.Ingress && len(r.Rules)+len(r.Isolating) > 0 {
 			r.Notes = hiddenClients(s, owners, side.remote, pod, services)
 		}
+		r.Notes = append(r.Notes, forwards(s, owners, side.d, egress, ingress)...)
 		x.Sides = append(x.Sides, r)
 		if r.Decision.Verdict == model.Deny.String() {
 			x.Verdict = r.Decision.Verdict
 		}
 	}
 	return x
+}
+
+// forwards says what a side decides about instead of the other end.
+func forwards(s *model.Snapshot, owners model.Owners, d model.Direction, egress, ingress model.Flow) []string {
+	switch {
+	case d == model.Egress && egress.Dst != ingress.Dst:
+		return []string{fmt.Sprintf("the pod calls port %d of another node, which chooses the backend: policy of the pod decides about %s", egress.Port, endOf(s, owners, egress.Dst))}
+	case d == model.Ingress && ingress.Src != egress.Src:
+		return []string{fmt.Sprintf("%s forwards the client and replaces its address by its own, about which policy decides; externalTrafficPolicy: Local keeps the client's address",
+			endOf(s, owners, ingress.Src))}
+	}
+	return nil
 }
 
 func endOf(s *model.Snapshot, owners model.Owners, a netip.Addr) End {

@@ -3,7 +3,9 @@
 package explain_test
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +40,27 @@ func TestHiddenClients(t *testing.T) {
 		}
 		if noted := len(notes) == 1 && strings.Contains(notes[0], "shop/front (NodePort)") && strings.Contains(notes[0], c.src); noted != c.noted || len(notes) > 1 {
 			t.Errorf("%s: notes are %q", c.name, notes)
+		}
+	}
+}
+
+// A connection that a node forwards is decided for what each end sees, and the answer names that.
+func TestForwarded(t *testing.T) {
+	addr := netip.MustParseAddr
+	egress := model.Flow{Src: addr("10.0.2.2"), Dst: addr("172.30.0.12"), Protocol: model.TCP, Port: 30080}
+	ingress := model.Flow{Src: addr("172.30.0.12"), Dst: addr("10.0.1.2"), Protocol: model.TCP, Port: 80}
+	direct := explain.Flow(webToAPI(), model.Flow{Src: egress.Src, Dst: ingress.Dst, Protocol: model.TCP, Port: 80}, nil, nil)
+	var asked []model.Flow
+	x := explain.Forwarded(webToAPI(), egress, ingress, nil, func(f model.Flow) explain.Enforced { asked = append(asked, f); return nil })
+	if len(x.Sides) != 2 || len(direct.Sides) != 2 || !slices.Equal(asked, []model.Flow{egress, ingress}) || x.Port != 80 {
+		t.Fatalf("%+v of %v", x, asked)
+	}
+	if direct.Verdict != "allow" || x.Verdict != "deny" || x.Sides[1].Suggestion == nil || x.Sides[1].Suggestion.Rule.From[0].Block.CIDR != "172.30.0.12/32" {
+		t.Errorf("direct %s, forwarded %s with %+v", direct.Verdict, x.Verdict, x.Sides[1].Suggestion)
+	}
+	for i, want := range []string{"the pod calls port 30080 of another node", "forwards the client and replaces its address"} {
+		if notes := fmt.Sprint(x.Sides[i].Notes); !strings.Contains(notes, want) || len(direct.Sides[i].Notes) > 0 {
+			t.Errorf("%s: notes %s, want %q", x.Sides[i].Direction, notes, want)
 		}
 	}
 }

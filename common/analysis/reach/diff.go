@@ -233,7 +233,7 @@ func (d *differ) fromNode(node, to *Group, v [4]PortsID, add func(*Group, [4]Por
 		}
 		part, of := to, v
 		if len(split) > 1 {
-			part = to.part(split[on])
+			part = to.Part(split[on])
 		}
 		for i := range on {
 			if on[i] {

@@ -51,8 +51,8 @@ type Range struct {
 // policy decides.
 func (g *Group) Single() bool { return len(g.Pods) == 1 && len(g.Ranges) == 0 }
 
-// part is a copy of the group with some of its pods.
-func (g *Group) part(pods []*Member) *Group {
+// Part is a copy of the group with some of its pods.
+func (g *Group) Part(pods []*Member) *Group {
 	p := *g
 	p.Pods = pods
 	return &p

@@ -43,11 +43,12 @@ type Side struct {
 }
 
 // key is a text that equal sides share.
-func (s Side) key() string { return fmt.Sprint(s.Route, s.Outcome, s.Allowed) }
+func (s Side) key() string { return fmt.Sprint(s.Route, s.Route.Targets, s.Outcome, s.Allowed) }
 
 // Changes compares the Services that two versions of a cluster have, for the groups of pods of a partition of both.
-// Backends of Services with a selector are the pods that it selects, whether they are ready or not. Services with
-// the same backends in both versions are left out: only edits of policies can change what reaches these.
+// Backends of Services with a selector are the pods that it selects, whether they are ready or not. With internalTrafficPolicy
+// Local they are those on the node of the client. Services with the same backends in both versions are left out: only edits of
+// policies can change what reaches these.
 func Changes(p *reach.Partition, was, is *Services) []Change {
 	var all []Change
 	before, after := was.withoutSlices(), is.withoutSlices()
@@ -64,8 +65,9 @@ func Changes(p *reach.Partition, was, is *Services) []Change {
 			}
 			for _, v6 := range []bool{false, true} {
 				routes := [2]*Route{before.Route(old, old.Ports[i], v6), after.Route(s, port, v6)}
-				if !sameTargets(routes[0], routes[1]) {
-					all = append(all, changesOf(p.Groups(v6), routes, verdicts)...)
+				own := [2]bool{near(old), near(s)}
+				if !sameTargets(routes[0], routes[1]) || own[0] != own[1] {
+					all = append(all, changesOf(p.Groups(v6), compared{[2]*Services{before, after}, routes, own, verdicts})...)
 				}
 			}
 		}
@@ -96,42 +98,76 @@ func sameTargets(a, b *Route) bool {
 	return slices.EqualFunc(a.Targets, b.Targets, func(a, b Target) bool { return a.Name == b.Name && a.Port == b.Port })
 }
 
+// near reports whether clients in the cluster that call a cluster IP reach backends on their own node only.
+func near(s *model.Service) bool { return s.OwnNode && !s.Headless }
+
+// compared is a port of a Service in both versions.
+type compared struct {
+	services [2]*Services
+	routes   [2]*Route
+	own      [2]bool // as near
+	verdicts [2]*policy.Evaluator
+}
+
 // changesOf lists the changes of one port, those of groups with equal results joined.
-func changesOf(from []*reach.Group, routes [2]*Route, verdicts [2]*policy.Evaluator) []Change {
+func changesOf(from []*reach.Group, c compared) []Change {
 	var all []Change
 	at := make(map[string]int)
 	for _, g := range from {
-		if len(g.Pods) == 0 {
-			continue
+		for _, g := range c.split(g) {
+			var sides [2]Side
+			for v := range sides {
+				sides[v] = c.side(g, v)
+			}
+			if sides[0].Outcome == sides[1].Outcome {
+				continue
+			}
+			key := sides[0].key() + sides[1].key()
+			if i, ok := at[key]; ok {
+				all[i].From = append(all[i].From, g)
+				continue
+			}
+			at[key] = len(all)
+			all = append(all, Change{From: []*reach.Group{g}, Was: sides[0], Is: sides[1]})
 		}
-		var sides [2]Side
-		for v := range sides {
-			sides[v] = side(g, v, routes[v], verdicts[v])
-		}
-		if sides[0].Outcome == sides[1].Outcome {
-			continue
-		}
-		key := sides[0].key() + sides[1].key()
-		if i, ok := at[key]; ok {
-			all[i].From = append(all[i].From, g)
-			continue
-		}
-		at[key] = len(all)
-		all = append(all, Change{From: []*reach.Group{g}, Was: sides[0], Is: sides[1]})
 	}
 	return all
 }
 
+// split returns the pods of a group, by their nodes if these matter.
+func (c compared) split(g *reach.Group) (parts []*reach.Group) {
+	if len(g.Pods) == 0 {
+		return nil
+	}
+	if !c.own[0] && !c.own[1] {
+		return []*reach.Group{g}
+	}
+	at := make(map[string]*reach.Group)
+	for _, m := range g.Pods {
+		key := fmt.Sprint(m.Nodes)
+		if at[key] == nil {
+			at[key] = g.Part(nil)
+			parts = append(parts, at[key])
+		}
+		at[key].Pods = append(at[key].Pods, m)
+	}
+	return parts
+}
+
 // side evaluates what a group reaches in the version with the given index.
-func side(g *reach.Group, version int, r *Route, e *policy.Evaluator) Side {
-	s := Side{Route: r, Allowed: make([]bool, len(r.Targets))}
+func (c compared) side(g *reach.Group, version int) Side {
+	r := *c.routes[version]
+	if c.own[version] {
+		r.Targets = slices.DeleteFunc(slices.Clone(r.Targets), func(t Target) bool { return c.services[version].nodeOf(t.Addr) != g.Pods[0].Nodes[version] })
+	}
+	s := Side{Route: &r, Allowed: make([]bool, len(r.Targets))}
 	n := 0
 	for i, to := range r.Targets {
 		src := g.Pods[0].Addrs[version]
 		if len(g.Pods) > 1 && g.Pods[0].ID.String() == to.Name {
 			src = g.Pods[1].Addrs[version]
 		}
-		if s.Allowed[i] = allows(e, src, to.Addr, r.Port.Protocol, to.Port); s.Allowed[i] {
+		if s.Allowed[i] = allows(c.verdicts[version], src, to.Addr, r.Port.Protocol, to.Port); s.Allowed[i] {
 			n++
 		}
 	}

@@ -5,6 +5,8 @@ package service_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
@@ -176,5 +178,42 @@ func TestRouteOfOneFamily(t *testing.T) {
 	one.Addresses = append(one.Addresses, netip.MustParseAddr("fd00:96::5"))
 	if r := all.Route(one, one.Ports[0], true); len(r.Targets) != 1 || r.Targets[0].Addr.String() != "fd00::2" {
 		t.Errorf("both: %+v", r)
+	}
+}
+
+// With internalTrafficPolicy Local in one version, clients that no policy distinguishes reach different backends by their nodes.
+func TestChangesOfOwnNode(t *testing.T) {
+	on := func(p *model.Pod, node string) *model.Pod { p.Node = node; return p }
+	s := cluster(on(pod("web-1", "10.0.0.1", "web"), "n1"), on(pod("web-2", "10.0.0.2", "web"), "n2"), on(pod("web-3", "10.0.0.3", "web"), "n3"),
+		on(pod("db", "10.0.0.4", "db"), "n1"), on(pod("other", "10.0.0.5", "other"), "n2"))
+	backends := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"db", "other"}})
+	near, headless := leads(backends, 81), leads(backends, 81)
+	near.OwnNode, headless.OwnNode, headless.Headless = true, true, true
+	for _, c := range []struct {
+		was, is *model.Service
+		want    []string
+	}{
+		{leads(backends, 81), near, []string{"some backends -> every backend: other web-2",
+			"some backends -> no backend: web-1", "some backends -> nowhere: web-3"}},
+		{near, leads(backends, 81), []string{"every backend -> some backends: other web-2",
+			"no backend -> some backends: web-1", "nowhere -> some backends: web-3"}},
+		{near, near, nil},
+		{leads(backends, 81), headless, nil},
+	} {
+		var got []string
+		for _, change := range service.Changes(reach.New(s, s), service.New(s, []*model.Service{c.was}, nil), service.New(s, []*model.Service{c.is}, nil)) {
+			var from []string
+			for _, g := range change.From {
+				for _, m := range g.Pods {
+					from = append(from, m.ID.Name)
+				}
+			}
+			slices.Sort(from)
+			got = append(got, fmt.Sprintf("%s -> %s: %s", change.Was.Outcome, change.Is.Outcome, strings.Join(from, " ")))
+		}
+		slices.Sort(got)
+		if slices.Sort(c.want); !slices.Equal(got, c.want) {
+			t.Errorf("own node %t -> %t: %q, want %q", c.was.OwnNode, c.is.OwnNode, got, c.want)
+		}
 	}
 }

@@ -43,17 +43,18 @@ func (t *Services) Named(namespace, name string) *model.Service {
 	return t.all[i]
 }
 
-// At returns the Service that an address belongs to, or nil. Addresses of pods and nodes belong to none, since
+// At returns the Services that an address belongs to. Addresses of pods and nodes belong to none, since
 // a node may be an external IP of a Service.
-func (t *Services) At(a netip.Addr) *model.Service {
+func (t *Services) At(a netip.Addr) (all []*model.Service) {
 	if t.owners.Pods[a] != nil || t.owners.Nodes[a] != nil {
 		return nil
 	}
-	i := slices.IndexFunc(t.all, func(s *model.Service) bool { return slices.Contains(s.Addresses, a) })
-	if i < 0 {
-		return nil
+	for _, s := range t.all {
+		if slices.Contains(s.Addresses, a) {
+			all = append(all, s)
+		}
 	}
-	return t.all[i]
+	return all
 }
 
 // Names lists the Services of a namespace, sorted.
@@ -117,12 +118,15 @@ func portText(p model.ServicePort) string {
 }
 
 // Backends lists where nodes send connections to a port of a Service, sorted by name. They are the ready
-// endpoints of its EndpointSlices or, if there are none, the pods that it selects.
+// endpoints of its EndpointSlices or, if there are none, those that drain. Without slices they are the pods that it selects.
 func (t *Services) Backends(s *model.Service, port model.ServicePort) ([]Backend, error) {
 	if s.ExternalName != "" {
 		return nil, externalName(s)
 	}
-	found, sliced := t.sliced(s, port)
+	found, sliced := t.sliced(s, port, false)
+	if sliced && len(found) == 0 && !s.Headless { // DNS leads to ready endpoints only
+		found, _ = t.sliced(s, port, true)
+	}
 	if !sliced {
 		if !s.Selects {
 			return nil, fmt.Errorf("no known backends of Service %s/%s: it has no selector and no EndpointSlice", s.Namespace, s.Name)
@@ -140,8 +144,8 @@ func externalName(s *model.Service) error {
 	return fmt.Errorf("no backends of Service %s/%s of type ExternalName: DNS leads to %s, give an address of that", s.Namespace, s.Name, s.ExternalName)
 }
 
-// sliced returns the backends of the EndpointSlices, and whether there are slices.
-func (t *Services) sliced(s *model.Service, port model.ServicePort) (found []Backend, ok bool) {
+// sliced returns the backends of the EndpointSlices, ready or draining ones, and whether there are slices.
+func (t *Services) sliced(s *model.Service, port model.ServicePort, draining bool) (found []Backend, ok bool) {
 	at := make(map[string]int)
 	for _, e := range t.slices[[2]string{s.Namespace, s.Name}] {
 		ok = true
@@ -153,7 +157,11 @@ func (t *Services) sliced(s *model.Service, port model.ServicePort) (found []Bac
 			}
 			target = e.Ports[i].Port
 		}
-		for _, a := range e.Addresses {
+		addresses := e.Addresses
+		if draining {
+			addresses = e.Draining
+		}
+		for _, a := range addresses {
 			name := a.String()
 			if pod := t.owners.Pods[a]; pod != nil {
 				name = pod.PodID.String()

@@ -23,7 +23,7 @@ func endpointSliceKind() Kind {
 }
 
 // convertEndpointSlice converts the endpoints to which Services send new connections. EndpointConditions says
-// of ready: "A nil value should be interpreted as true".
+// of ready and serving: "A nil value should be interpreted as true", and of terminating: "as false".
 func convertEndpointSlice(o *discoveryv1.EndpointSlice, s Strictness) (*model.EndpointSlice, field.ErrorList) {
 	errs := validateMeta(&o.ObjectMeta, true, s)
 	slice := &model.EndpointSlice{Namespace: intern(o.Namespace), Name: o.Name, Service: o.Labels[discoveryv1.LabelServiceName]}
@@ -52,8 +52,12 @@ func convertEndpointSlice(o *discoveryv1.EndpointSlice, s Strictness) (*model.En
 		slice.Ports = append(slice.Ports, port)
 	}
 	for i, e := range o.Endpoints {
-		if e.Conditions.Ready != nil && !*e.Conditions.Ready {
-			continue
+		to := &slice.Addresses
+		if is := e.Conditions; is.Ready != nil && !*is.Ready {
+			if is.Terminating == nil || !*is.Terminating || is.Serving != nil && !*is.Serving {
+				continue
+			}
+			to = &slice.Draining
 		}
 		for j, text := range e.Addresses {
 			a, err := netip.ParseAddr(text)
@@ -61,7 +65,7 @@ func convertEndpointSlice(o *discoveryv1.EndpointSlice, s Strictness) (*model.En
 				errs = append(errs, field.Invalid(field.NewPath("endpoints").Index(i).Child("addresses").Index(j), text, "must be an IP address"))
 				continue
 			}
-			slice.Addresses = append(slice.Addresses, a.Unmap())
+			*to = append(*to, a.Unmap())
 		}
 	}
 	return slice, errs
