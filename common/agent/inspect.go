@@ -99,7 +99,8 @@ type EndpointStatus struct {
 	// Further are those of Addresses that another CNI plugin gave the pod besides the ones that the API shows.
 	Further    []netip.Addr
 	HostIfName string
-	// Attached is how: isthmus, migrated, chained or adopted; empty without a record.
+	// Attached is how: isthmus, migrated, chained or adopted; empty without a record. It is "no" for a pod of this node that has no
+	// policy, because no agent attached it; then there is no ID.
 	Attached string
 	// Table is the identity of the table in force; empty while default deny is in force.
 	Table string
@@ -117,10 +118,10 @@ type EndpointStatus struct {
 	Verdicts *[2][2]uint64
 }
 
-// Endpoints describes the endpoints in order of creation, then the attachments without a record. It reads
-// their problems from the data path. The error is an *Error or a context error.
+// Endpoints describes the endpoints in order of creation, then the attachments without a record, then the pods that no agent
+// attached. It reads their problems from the data path. The error is an *Error or a context error.
 func (a *Agent) Endpoints(ctx context.Context) (list []EndpointStatus, err error) {
-	if err := a.do(ctx, func(l *loop) { list = l.list() }); err != nil {
+	if err := a.do(ctx, func(l *loop) { list = append(l.list(), l.unattached()...) }); err != nil {
 		return nil, err
 	}
 	return list, nil
@@ -148,6 +149,18 @@ func (l *loop) list() []EndpointStatus {
 	}
 	for id, i := range installed {
 		list = append(list, EndpointStatus{ID: id, Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...), Unenforced: i.Unenforced})
+	}
+	return list
+}
+
+// unattached describes the pods of this node without policy.
+func (l *loop) unattached() (list []EndpointStatus) {
+	for _, u := range l.unpoliced() {
+		d := EndpointStatus{Pod: u.Pod, Problems: []string{u.Why}, Unenforced: true, Attached: "no"}
+		if pod, ok := l.snapshot.Pods.Get(u.Pod); ok {
+			d.Addresses, d.Policies = slices.Clone(pod.IPs), selecting(l.snapshot.SortedPolicies(), l.snapshot.Namespace(pod.Namespace), pod)
+		}
+		list = append(list, d)
 	}
 	return list
 }

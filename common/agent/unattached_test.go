@@ -58,6 +58,19 @@ func (r *rig) wantUnattached(to *reported, why string, pods ...string) {
 	if !slices.Equal(inStatus, pods) || !slices.Equal(inReport, pods) {
 		r.t.Errorf("problems %q name %q, the report %q, want %q", status.Problems, inStatus, inReport, pods)
 	}
+	list, err := r.agent.Endpoints(context.Background())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var inList []string
+	for _, e := range list {
+		if e.Attached == "no" && e.Unenforced && len(e.Addresses) > 0 && strings.Contains(fmt.Sprint(e.Problems), why) {
+			inList = append(inList, e.Pod.String())
+		}
+	}
+	if !slices.Equal(inList, pods) {
+		r.t.Errorf("endpoints name %q, want %q: %+v", inList, pods, list)
+	}
 	for _, series := range []string{"isthmus_pods_unpoliced", `isthmus_problems{kind="unenforced"}`} {
 		if got := r.metric(series); got != fmt.Sprint(len(pods)) {
 			r.t.Errorf("%s is %q, want %d", series, got, len(pods))

@@ -23,16 +23,17 @@ func (e env) endpointsCommand() *cobra.Command {
 	var namespace, pod string
 	c := &cobra.Command{
 		Use:   "endpoints",
-		Short: "List the pods that are attached to this node",
-		Long: `List the pods that are attached to this node, with the problems of their interfaces.
+		Short: "List the pods that are attached to this node, and those that are not",
+		Long: `List the pods that are attached to this node, with the problems of their interfaces. Pods of this node without policy
+follow, because no agent attached them.
 
 ATTACHED says how: isthmus made the interface; chained, the plugin behind that of another network named it; adopted, the agent
-found it; migrated, isthmusctl migrate took it over.
+found it; migrated, isthmusctl migrate took it over; no, it is not attached.
 
 With -o wide, INGRESS and EGRESS count the decisions of policy on new flows since the pod was attached. The numbers are exact
 on Linux: they do not depend on flow events. A denied packet that is sent again counts again. Windows does not count by pod.
 
-Exit status: 0 the agent answered, 2 there is no answer, or the pod of --pod is not attached to this node.`,
+Exit status: 0 the agent answered, 2 there is no answer, or the pod of --pod is not on this node.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if err := s.check(); err != nil {
@@ -91,7 +92,7 @@ func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error 
 		cells := []string{pod, cli.OrNone(strings.Join(p.GetAddresses(), ",")), policy, cmp.Or(p.GetAttached(), "unknown")}
 		if wide {
 			a := p.GetAttachment()
-			cells = append(cells, a.GetContainerId(), a.GetIfName(), cli.OrNone(p.GetHostIfName()), cli.OrNone(p.GetTable()),
+			cells = append(cells, cli.OrNone(a.GetContainerId()), cli.OrNone(a.GetIfName()), cli.OrNone(p.GetHostIfName()), cli.OrNone(p.GetTable()),
 				cli.OrNone(strings.Join(p.GetPolicies(), ", ")), limits(p.GetBandwidth()))
 			cells = append(cells, verdicts(p.GetVerdicts())...)
 		}

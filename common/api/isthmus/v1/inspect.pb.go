@@ -1085,7 +1085,8 @@ type Endpoint struct {
 	Verdicts *Verdicts `protobuf:"bytes,12,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
 	// How the pod was attached. isthmus: Isthmus made the interface; migrated: it took over that of another plugin.
 	// In modes policy and observe, chained: by isthmus-cni behind the other plugin; adopted: the agent found the
-	// interface. Empty without a record, and from an older agent.
+	// interface. "no": no agent attached the pod, which runs on this node without policy; such a pod has no attachment.
+	// Empty without a record, and from an older agent.
 	Attached      string `protobuf:"bytes,13,opt,name=attached,proto3" json:"attached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
