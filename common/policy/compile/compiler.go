@@ -124,7 +124,7 @@ func (c *Compiler) changePeers(d *difference, t turnover) {
 		p.useRanges(n.is, 1)
 		p.useRanges(n.was, -1)
 	}
-	p.updateTerms(t.added, t.removed, t.namesChanged)
+	p.updateTerms(t.added, t.removed, t.namesChanged, c.spill(len(t.added)+len(t.removed) > 0 || p.rangesChanged))
 	for _, name := range d.namespaces {
 		p.namespaceChanged(name)
 	}
@@ -177,6 +177,12 @@ func (c *Compiler) applyLimits(t *turnover) {
 		p.markAll()
 	}
 	closed := c.closedPeers()
+	for term := range p.spilled {
+		if closed == nil {
+			closed = make(map[peerWord]bool)
+		}
+		closed[peerWord{term: term}] = true
+	}
 	if maps.Equal(closed, p.closed) {
 		return
 	}

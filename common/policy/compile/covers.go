@@ -136,20 +136,62 @@ func (p *peers) useBlock(b model.IPBlock, by int) {
 	}
 }
 
-// covers reports whether the block contains all of the prefix outside longer prefixes: the
-// holes of a block have entries of their own.
-func covers(b model.IPBlock, p netip.Prefix) bool {
-	within := func(outer netip.Prefix) bool { return outer.Bits() <= p.Bits() && outer.Contains(p.Addr()) }
-	return within(b.CIDR) && !slices.ContainsFunc(b.Except, within)
+// contains reports whether the block contains all of the prefix, which is in its CIDR, outside longer prefixes: the
+// holes of a block have entries of their own. A block may have thousands of exceptions.
+func (p *peers) contains(t *term, x netip.Prefix) bool {
+	if t.holes == nil {
+		t.holes = make(map[netip.Prefix]bool, len(t.peer.Block.Except))
+		for _, e := range t.peer.Block.Except {
+			t.holes[e] = true
+		}
+	}
+	if len(t.holes) == 0 {
+		return true
+	}
+	for outer := range p.around(x) {
+		if t.holes[outer] {
+			return false
+		}
+	}
+	return true
+}
+
+// unspilled returns the blocks that come and go among those within the limit of overlaps, and stores which exceed it now.
+func (p *peers) unspilled(added, removed []*term, spilled map[*term]bool) (come, gone []*term) {
+	was := maps.Clone(p.spilled)
+	p.spilled = spilled
+	for _, t := range removed {
+		if t.peer.Kind == model.PeerBlock && !was[t] {
+			gone = append(gone, t)
+		}
+		delete(was, t)
+	}
+	for _, t := range added {
+		if t.peer.Kind == model.PeerBlock && !spilled[t] {
+			come = append(come, t)
+		}
+	}
+	fresh := make(map[*term]bool, len(added))
+	for _, t := range added {
+		fresh[t] = true
+	}
+	for t := range was {
+		if !spilled[t] {
+			come = append(come, t)
+		}
+	}
+	for t := range spilled {
+		if !was[t] && !fresh[t] {
+			gone = append(gone, t)
+		}
+	}
+	return come, gone
 }
 
 // updatePrefixes brings prefixes up to date with the terms and nodes: which prefixes exist,
 // which terms match them, which addresses they contain, and which of them rules cannot
 // distinguish.
 func (p *peers) updatePrefixes(added, removed []*term) {
-	notBlock := func(t *term) bool { return t.peer.Kind != model.PeerBlock }
-	added = slices.DeleteFunc(slices.Clone(added), notBlock)
-	removed = slices.DeleteFunc(slices.Clone(removed), notBlock)
 	for _, t := range removed {
 		p.forgetBlock(t)
 		p.useBlock(t.peer.Block, -1)
@@ -245,7 +287,7 @@ func (p *peers) match(x *prefix, added, removed bitset) bool {
 	if fresh || !added.empty() {
 		for outer := range p.around(x.Prefix) {
 			for _, t := range p.blocks[outer] {
-				if (fresh || added.has(t.bit)) && covers(t.peer.Block, x.Prefix) {
+				if (fresh || added.has(t.bit)) && p.contains(t, x.Prefix) {
 					changed = x.bits.set(t.bit, true) || changed
 				}
 			}

@@ -5,7 +5,9 @@ package compile
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 	"sort"
 
@@ -20,6 +22,9 @@ type Limits struct {
 	// limit might be any address: by it Accept rules match nothing, and Deny and Pass rules
 	// deny everything.
 	PeerClasses int
+	// Overlaps bounds the pairs of an address block and a prefix in its CIDR, those of rules and of nodes. A rule beyond the
+	// limit is treated in the same way. 10,000 exceptions of one CIDR, each in a block of its own, make 100 million.
+	Overlaps int
 	// PortClasses bounds the sets of ports, in the same way; at most model.MaxPortClasses-1.
 	PortClasses int
 	// Rows bounds the rows of all Tables: one for every class whose row is not the commonest
@@ -34,13 +39,13 @@ type Limits struct {
 
 // DefaultLimits is close to the capacity of the data paths.
 func DefaultLimits() Limits {
-	return Limits{PeerClasses: 65536, PortClasses: model.MaxPortClasses - 1, Rows: 1 << 20, Tables: 8192, Addresses: 1 << 18}
+	return Limits{PeerClasses: 65536, Overlaps: 1 << 21, PortClasses: model.MaxPortClasses - 1, Rows: 1 << 20, Tables: 8192, Addresses: 1 << 18}
 }
 
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits()
 	for _, f := range []struct{ limit, standard *int }{
-		{&l.PeerClasses, &d.PeerClasses}, {&l.PortClasses, &d.PortClasses}, {&l.Rows, &d.Rows}, {&l.Tables, &d.Tables}, {&l.Addresses, &d.Addresses},
+		{&l.PeerClasses, &d.PeerClasses}, {&l.Overlaps, &d.Overlaps}, {&l.PortClasses, &d.PortClasses}, {&l.Rows, &d.Rows}, {&l.Tables, &d.Tables}, {&l.Addresses, &d.Addresses},
 	} {
 		if *f.limit <= 0 {
 			*f.limit = *f.standard
@@ -96,7 +101,7 @@ func admit[T comparable](all []claim[T], fits func(map[T]bool) bool) map[T]bool 
 // closedPorts finds the ranges of ports that exceed the limit.
 func (c *Compiler) closedPorts() map[portRange]bool {
 	// Every range adds at most two pieces.
-	if 2*len(c.words.ranges)+1 <= c.limits.PortClasses || countPortClasses(c.words.ranges) <= c.limits.PortClasses {
+	if 2*len(c.words.ranges)+1 <= c.limits.PortClasses || portsFit(c.words.ranges, c.limits.PortClasses) {
 		return nil
 	}
 	admitted := admit(c.portClaims(), func(wanted map[portRange]bool) bool {
@@ -104,7 +109,7 @@ func (c *Compiler) closedPorts() map[portRange]bool {
 		for r := range wanted {
 			ranges[r] = 1
 		}
-		return countPortClasses(ranges) <= c.limits.PortClasses
+		return portsFit(ranges, c.limits.PortClasses)
 	})
 	closed := make(map[portRange]bool)
 	for r := range c.words.ranges {
@@ -151,6 +156,78 @@ func (c *Compiler) portClaims() []claim[portRange] {
 		}
 		return wants
 	})
+}
+
+// spill finds the blocks that exceed the limit of overlaps, before any prefix is matched. changed says that the terms or
+// the ranges of nodes did.
+func (c *Compiler) spill(changed bool) map[*term]bool {
+	p := c.peers
+	if changed {
+		var all []*term
+		for _, t := range c.words.slots {
+			if t != nil && t.uses > 0 && t.peer.Kind == model.PeerBlock {
+				all = append(all, t)
+			}
+		}
+		p.overlapping = !p.overlapsFit(slices.Values(all), c.limits.Overlaps)
+	}
+	if !p.overlapping {
+		return nil
+	}
+	every := claims(c.selected.compiled, func(_ *compiledPolicy, _ model.Direction, r *compiledRule) []*term {
+		return slices.DeleteFunc(slices.Clone(r.terms), func(t *term) bool { return t.peer.Kind != model.PeerBlock })
+	})
+	spilled := make(map[*term]bool)
+	for _, claim := range every {
+		for _, t := range claim.wants {
+			spilled[t] = true
+		}
+	}
+	for t := range admit(every, func(wanted map[*term]bool) bool { return p.overlapsFit(maps.Keys(wanted), c.limits.Overlaps) }) {
+		delete(spilled, t)
+	}
+	return spilled
+}
+
+// overlapsFit reports whether there are at most so many pairs of a block and a prefix in its CIDR.
+func (p *peers) overlapsFit(blocks iter.Seq[*term], most int) bool {
+	within, known := make(map[netip.Prefix]int), make(map[netip.Prefix]bool)
+	terms := 0
+	for t := range blocks {
+		terms++
+		within[t.peer.Block.CIDR]++
+		known[t.peer.Block.CIDR] = true
+		for _, e := range t.peer.Block.Except {
+			known[e] = true
+		}
+	}
+	for at, x := range p.prefixes {
+		if x.ranges > 0 {
+			known[at] = true
+		}
+	}
+	if terms*len(known) <= most {
+		return true
+	}
+	var lengths [2]map[int]bool
+	for f := range lengths {
+		lengths[f] = make(map[int]bool)
+	}
+	for at := range within {
+		lengths[family(at.Addr())][at.Bits()] = true
+	}
+	pairs := 0
+	for at := range known {
+		for bits := range lengths[family(at.Addr())] {
+			if bits <= at.Bits() {
+				pairs += within[netip.PrefixFrom(at.Addr(), bits).Masked()]
+			}
+		}
+		if pairs > most {
+			return false
+		}
+	}
+	return true
 }
 
 // closedPeers finds the terms and port names that exceed the limit of peer classes, as
@@ -281,12 +358,16 @@ func (c *Compiler) overflow() []model.Unsupported {
 			}
 		}
 	}
+	overlaps := fmt.Sprintf("the address blocks of policies on this node contain prefixes of each other more than %d times; an Accept rule does not match "+
+		"by blocks over the limit, other rules deny; use fewer blocks that contain one another", c.limits.Overlaps)
 	reason := fmt.Sprintf("the policies on this node distinguish more than %d sets of peers; an Accept rule does not match by peers over the "+
 		"limit, other rules deny; use fewer distinct selectors and blocks", c.limits.PeerClasses)
 	crowded := fmt.Sprintf("the cluster has more than %d addresses of pods and nodes; an address over the limit might be any pod's: an Accept "+
 		"rule does not match it by pod, other rules deny it", c.limits.Addresses)
 	for _, u := range claims(c.selected.compiled, func(_ *compiledPolicy, _ model.Direction, r *compiledRule) []*term { return r.terms }) {
-		if slices.ContainsFunc(u.wants, func(t *term) bool { return t.closed }) || u.d == model.Egress && slices.ContainsFunc(u.rule.Ports, c.peers.nameClosed) {
+		if slices.ContainsFunc(u.wants, func(t *term) bool { return c.peers.spilled[t] }) {
+			report(u.policy, u.d, u.rule.Index, "peers", overlaps)
+		} else if slices.ContainsFunc(u.wants, func(t *term) bool { return t.closed }) || u.d == model.Egress && slices.ContainsFunc(u.rule.Ports, c.peers.nameClosed) {
 			report(u.policy, u.d, u.rule.Index, "peers", reason)
 		}
 		if c.peers.crowded && (u.d == model.Egress && u.rule.named || slices.ContainsFunc(u.wants, func(t *term) bool { return t.peer.Kind == model.PeerPods })) {

@@ -63,3 +63,36 @@ func TestManyBlocks(t *testing.T) {
 	}
 	t.Logf("processor time %.0f and %.0f us, memory %.0f and %.0f bytes", fewTime, manyTime, fewMemory, manyMemory)
 }
+
+// TestCostlyRules compiles one policy of rules that a naive compiler needs gigabytes for: nested ranges of ports, which
+// make as many sets as there are bounds, and blocks of one CIDR with an exception each. What exceeds a limit is closed
+// before any memory is used for it.
+func TestCostlyRules(t *testing.T) {
+	nested := func(n int) (r model.Rule) {
+		r.AnyPeer = true
+		for i := range uint16(n) {
+			r.Ports = append(r.Ports, model.PortMatch{Protocol: model.TCP, First: 1 + i, Last: 65535 - i})
+		}
+		return r
+	}
+	overlapping := model.Rule{AnyPort: true}
+	for i := range 3000 {
+		except := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 0, byte(i >> 8), byte(i)}), 32)
+		overlapping.Peers = append(overlapping.Peers, model.Peer{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Except: []netip.Prefix{except}}})
+	}
+	for name, rule := range map[string]model.Rule{"1500 ranges of ports": nested(1500), "30000 ranges of ports": nested(30000), "3000 blocks": overlapping} {
+		p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "x", Name: "costly"}, Tier: model.TierNetworkPolicy,
+			Subject: model.PodSelector{Namespace: "x"}, Isolates: [2]bool{true, false}}
+		rule.Action = model.ActionAccept
+		p.Rules[model.Ingress] = []model.Rule{rule}
+		pod := &model.Pod{PodID: model.PodID{Namespace: "x", Name: "a"}, Node: "node1", IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}
+		s := model.MakeSnapshot(nil, []*model.Node{{Name: "node1"}}, []*model.Pod{pod}, []*model.Policy{p})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, unsupported := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1")})
+		runtime.ReadMemStats(&after)
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 64 || len(unsupported) != 1 {
+			t.Errorf("%s: %d MiB are allocated, reported is %v", name, n, unsupported)
+		}
+	}
+}

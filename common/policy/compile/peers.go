@@ -28,6 +28,10 @@ type peers struct {
 	nowhere  *prefix                  // the prefix of addresses outside all prefixes
 	blocks   map[netip.Prefix][]*term // terms of address blocks, by CIDR
 
+	// spilled are the blocks that exceed Limits.Overlaps. They have no prefixes. overlapping: all blocks together exceed it.
+	spilled     map[*term]bool
+	overlapping bool
+
 	// New prefixes, those that may be removed, and whether ranges of nodes changed.
 	fresh, idle   map[*prefix]bool
 	rangesChanged bool
@@ -92,10 +96,10 @@ func newPeers(node string, words *vocabulary) *peers {
 }
 
 // updateTerms brings owners and prefixes up to date with the vocabulary.
-func (p *peers) updateTerms(added, removed []*term, namesChanged bool) {
+func (p *peers) updateTerms(added, removed []*term, namesChanged bool, spilled map[*term]bool) {
 	p.forgetOwners(removed)
 	p.matchOwners(added)
-	p.updatePrefixes(added, removed)
+	p.updatePrefixes(p.unspilled(added, removed, spilled))
 	if !namesChanged {
 		return
 	}

@@ -3,6 +3,8 @@
 package compile
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 	"strings"
 
@@ -66,15 +68,21 @@ func classifyPorts(ranges map[portRange]int, previous *portSpace) *portSpace {
 	return s
 }
 
-// countPortClasses counts the classes that classifyPorts would make.
-func countPortClasses(ranges map[portRange]int) int {
-	distinct := map[string]bool{"": true}
+// portsFit reports whether classifyPorts would make at most so many classes, of at most twice as many ranges. It returns as
+// soon as there are more: nested ranges have as many sets as bounds, and each set may hold most ranges.
+func portsFit(ranges map[portRange]int, most int) bool {
+	if len(ranges) > 2*most {
+		return false
+	}
+	distinct := make(map[string]bool) // with OtherPorts, which lie in no range
 	for _, proto := range model.PortProtocols {
-		for _, p := range cut(proto, ranges) {
-			distinct[strings.Join(p.terms, "\n")] = true
+		for p := range newSweep(proto, ranges).pieces() {
+			if distinct[string(p.in.appendKey([]byte{byte(proto)}))] = true; len(distinct)+1 > most {
+				return false
+			}
 		}
 	}
-	return len(distinct)
+	return true
 }
 
 func (s *portSpace) class(p model.Protocol, port uint16) model.PortClass {
@@ -107,49 +115,68 @@ func trim(cells []model.Decision) []model.Decision {
 // piece is a maximal range of ports that lie in the same ranges of rules.
 type piece struct {
 	portRange
+	in    bitset // of ranges of the sweep
 	terms []string
 }
 
 // cut returns the pieces of one protocol that lie in at least one range.
-func cut(proto model.Protocol, ranges map[portRange]int) []piece {
-	var mine []portRange
-	starts := make(map[int]bool) // a new piece begins here
-	for r := range ranges {
-		if r.protocol == proto {
-			mine = append(mine, r)
-			starts[int(r.first)] = true
-			starts[int(r.last)+1] = true
-		}
+func cut(proto model.Protocol, ranges map[portRange]int) (all []piece) {
+	s := newSweep(proto, ranges)
+	texts := make([]string, len(s.ranges))
+	for i, r := range s.ranges {
+		texts[i] = r.String()
 	}
-	bounds := make([]int, 0, len(starts))
-	for b := range starts {
-		bounds = append(bounds, b)
-	}
-	slices.Sort(bounds)
-	slices.SortFunc(mine, func(a, b portRange) int { return int(a.first) - int(b.first) })
-	var pieces []piece
-	active := make(map[portRange]bool)
-	next := 0
-	for i := 0; i+1 < len(bounds); i++ {
-		for r := range active {
-			if int(r.last) < bounds[i] {
-				delete(active, r)
-			}
-		}
-		for ; next < len(mine) && int(mine[next].first) <= bounds[i]; next++ {
-			active[mine[next]] = true
-		}
-		if len(active) == 0 {
-			continue
-		}
-		p := piece{portRange: portRange{proto, uint16(bounds[i]), uint16(bounds[i+1] - 1)}}
-		for r := range active {
-			p.terms = append(p.terms, r.String())
+	for p := range s.pieces() {
+		for i := range p.in.all() {
+			p.terms = append(p.terms, texts[i])
 		}
 		slices.Sort(p.terms)
-		pieces = append(pieces, p)
+		p.in = nil
+		all = append(all, p)
 	}
-	return pieces
+	return all
+}
+
+// sweep is the ranges of one protocol, by their first port, and the ports at which the set of ranges may change.
+type sweep struct {
+	protocol model.Protocol
+	ranges   []portRange
+	bounds   []int
+}
+
+func newSweep(proto model.Protocol, ranges map[portRange]int) *sweep {
+	s := &sweep{protocol: proto}
+	for r := range ranges {
+		if r.protocol == proto {
+			s.ranges = append(s.ranges, r)
+			s.bounds = append(s.bounds, int(r.first), int(r.last)+1)
+		}
+	}
+	slices.Sort(s.bounds)
+	s.bounds = slices.Compact(s.bounds)
+	slices.SortFunc(s.ranges, func(a, b portRange) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.last, b.last)) })
+	return s
+}
+
+// pieces yields the pieces that lie in at least one range, without terms. in is valid until the next one.
+func (s *sweep) pieces() iter.Seq[piece] {
+	return func(yield func(piece) bool) {
+		var in bitset
+		next := 0
+		for i := 0; i+1 < len(s.bounds); i++ {
+			for r := range slices.Clone(in).all() {
+				if int(s.ranges[r].last) < s.bounds[i] {
+					in.set(r, false)
+				}
+			}
+			for ; next < len(s.ranges) && int(s.ranges[next].first) <= s.bounds[i]; next++ {
+				in.set(next, true)
+			}
+			if !in.empty() && !yield(piece{portRange: portRange{s.protocol, uint16(s.bounds[i]), uint16(s.bounds[i+1] - 1)}, in: in}) {
+				return
+			}
+		}
+	}
 }
 
 // numberPorts numbers every class: by the number of the previous State for a class of the

@@ -5,6 +5,7 @@ package compile
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -37,6 +38,8 @@ type term struct {
 	uses int
 	// closed: the term exceeds the limits, so that it might match any address.
 	closed bool
+	// holes are the exceptions of an address block; nil before the first use.
+	holes map[netip.Prefix]bool
 }
 
 type portName struct {
