@@ -70,7 +70,7 @@ func (l *loop) audit() {
 		_, err = l.removeUnknown() // logs the error
 	}
 	failed := l.enforce(nil)
-	l.lookAgain()
+	l.recheck()
 	concerned := slices.ContainsFunc(found, func(d dataplane.Drift) bool {
 		return dataplane.Concerns(failed, d.Endpoint) || has(l.unrepaired, d.Endpoint)
 	})
@@ -79,8 +79,8 @@ func (l *loop) audit() {
 	}
 }
 
-// lookAgain finds which of the endpoints without policy are so after a repair.
-func (l *loop) lookAgain() {
+// recheck finds which of the endpoints without policy are so after a repair.
+func (l *loop) recheck() {
 	if len(l.unrepaired) == 0 {
 		return
 	}
