@@ -70,6 +70,8 @@ type Explanation struct {
 	// Changes are single edits of one policy that reverse the verdict, at most maxChanges of
 	// them.
 	Changes []Change
+	// Next is what denies the flow if the rule that denies it is removed; nil if nothing does.
+	Next *model.Decision
 }
 
 // maxChanges bounds the changes that an Explanation lists.
@@ -158,6 +160,11 @@ func (e *Evaluator) changes(x *Explanation, q question) []Change {
 		}
 	}
 	for _, t := range x.Rules {
+		if t.Role == Decides && x.Decision.Verdict == model.Deny {
+			if then := e.edited(t.Policy, withRule(t, q.direction, nil)).decide(q); then.Verdict == model.Deny {
+				x.Next = &then
+			}
+		}
 		switch {
 		case t.Role == Decides || t.Role == Passes || t.Role == MayPass:
 			try(t.Policy, t.Rule.Index, "without this rule", nil, withRule(t, q.direction, nil))

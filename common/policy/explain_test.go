@@ -3,6 +3,7 @@
 package policy_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -13,7 +14,7 @@ import (
 // Explain decides as Endpoint does. Its trace has exactly the rule that the cause names, and
 // every listed change reverses the verdict.
 func TestExplainAgreesWithEvaluate(t *testing.T) {
-	flows, changes := 0, 0
+	flows, changes, next := 0, 0, 0
 	for i, shape := range world.Shapes {
 		for seed := range uint64(6) {
 			s := world.Random(seed+uint64(1000*i), shape)
@@ -27,22 +28,31 @@ func TestExplainAgreesWithEvaluate(t *testing.T) {
 						x := reference.Explain(p, d, a, at.Protocol, at.Port)
 						flows++
 						changes += len(x.Changes)
+						if x.Next != nil {
+							next++
+						}
 						checkExplanation(t, x, want)
 					}
 				}
 			}
 		}
 	}
-	if changes == 0 {
-		t.Error("no change was suggested in any case")
+	if changes == 0 || next == 0 {
+		t.Error("no change was suggested in any case, or nothing denies without the rule that denies")
 	}
-	t.Logf("flows=%d changes=%d", flows, changes)
+	t.Logf("flows=%d changes=%d next=%d", flows, changes, next)
 }
 
 func checkExplanation(t *testing.T, x policy.Explanation, want model.Decision) {
 	t.Helper()
 	if x.Decision.Verdict != want.Verdict || *x.Decision.Cause != *want.Cause {
 		t.Fatalf("%s %s %s: explained as %s, reference %s", x.Pod.PodID, x.Direction, x.Remote, x.Decision, want)
+	}
+	removed := slices.ContainsFunc(x.Changes, func(c policy.Change) bool {
+		return c.Policy == want.Cause.Origin && c.Rule == want.Cause.Rule && c.What == "without this rule"
+	})
+	if denied := want.Verdict == model.Deny && want.Cause.Reason == model.ReasonRule; (x.Next != nil) != (denied && !removed) && len(x.Changes) < 10 {
+		t.Fatalf("%s: without the rule %v denies it, changes are %v", want, x.Next, x.Changes)
 	}
 	deciding := 0
 	for _, r := range x.Rules {

@@ -101,7 +101,7 @@ func writeSide(b *strings.Builder, r *explain.Side, wide bool) error {
 		wrapped(b, "    ", fmt.Sprintf("%s: %s (then %s)", where, c.What, c.Then.Text), 6)
 	}
 	if len(r.Changes) == 0 && len(r.Rules) > 0 && r.Decision.Verdict == model.Deny.String() {
-		b.WriteString("  no single change of a rule opens it" + neither(r.Rules) + "\n")
+		wrapped(b, "  ", "no single change of a rule opens it"+neither(r), 4)
 	}
 	if err := writeSuggestion(b, r); err != nil {
 		return err
@@ -122,8 +122,12 @@ func definedAt(places []explain.Place, wide bool) string {
 	return cli.Shorten(all, 1) + " (-o wide)"
 }
 
-// neither returns a line if every rule would need two changes, otherwise "".
-func neither(rules []explain.Rule) string {
+// neither says why no single change opens a side; "" if there is no short reason.
+func neither(r *explain.Side) string {
+	if r.Next != nil {
+		return ": without the rule that denies it, it is " + r.Next.Text
+	}
+	rules := r.Rules
 	if slices.ContainsFunc(rules, func(t explain.Rule) bool { return len(t.PeerMisses) == 0 || len(t.PortMisses) == 0 }) {
 		return ""
 	}

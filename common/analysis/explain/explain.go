@@ -46,6 +46,8 @@ type Side struct {
 	Rules     []Rule        `json:"rules"`
 	Enforced  []Enforcement `json:"enforced"`
 	Changes   []Change      `json:"changes"`
+	// Next is what denies the flow without the rule that denies it; nil if nothing does.
+	Next *Decision `json:"next,omitempty"`
 	// Suggestion is a rule that would allow a denied flow; nil if there is none.
 	Suggestion *Suggestion `json:"suggestion,omitempty"`
 	// Notes name what the verdict does not cover.
@@ -202,6 +204,10 @@ func sideOf(s *model.Snapshot, x policy.Explanation) Side {
 		r.Rules = append(r.Rules, Rule{Policy: t.Policy.Origin.String(), Tier: t.Policy.Tier.String(), Priority: t.Policy.Priority,
 			Rule: t.Rule.Index, Name: t.Rule.Name, Action: t.Rule.Action.String(), Role: t.Role.String(),
 			PeerMisses: t.PeerMisses, PortMisses: t.PortMisses})
+	}
+	if x.Next != nil {
+		next := decisionOf(*x.Next)
+		r.Next = &next
 	}
 	for _, c := range x.Changes {
 		change := Change{Policy: c.Policy.String(), What: c.What, Misses: c.Misses, Then: decisionOf(c.Then)}
