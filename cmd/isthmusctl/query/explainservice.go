@@ -155,9 +155,12 @@ const maxBackends = 3
 // writeService prints a report about a Service as text.
 func writeService(out io.Writer, x *explain.ServiceReport, wide bool) error {
 	var b strings.Builder
-	at := "headless"
-	if len(x.Addresses) > 0 {
-		at = strings.Join(x.Addresses, ", ")
+	at := strings.Join(x.Addresses, ", ")
+	switch {
+	case x.Headless:
+		at = "headless"
+	case at == "":
+		at = "no address yet"
 	}
 	via := ""
 	if x.Via != "" {

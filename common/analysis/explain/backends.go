@@ -16,8 +16,9 @@ type ServiceReport struct {
 	Service string `json:"service"`
 	// Via is the node port that leads to the Service, as "node n1 TCP 30080", if the client calls that.
 	Via string `json:"via,omitempty"`
-	// Addresses are those of the Service; a headless one has none.
+	// Addresses are those of the Service; a headless one has none, and no manifest that leaves them to a cluster.
 	Addresses []string `json:"addresses"`
+	Headless  bool     `json:"headless,omitempty"`
 	// Verdict is "allow" if policy allows every backend, else "deny".
 	Verdict  string    `json:"verdict"`
 	Denied   int       `json:"denied_backends"`
@@ -35,7 +36,7 @@ type Backend struct {
 
 // NewServiceReport returns the report about a Service without backends.
 func NewServiceReport(s *model.Service) *ServiceReport {
-	r := &ServiceReport{Service: s.Namespace + "/" + s.Name, Addresses: []string{}, Verdict: model.Allow.String(), Backends: []Backend{}}
+	r := &ServiceReport{Service: s.Namespace + "/" + s.Name, Addresses: []string{}, Headless: s.Headless, Verdict: model.Allow.String(), Backends: []Backend{}}
 	for _, a := range s.Addresses {
 		r.Addresses = append(r.Addresses, a.String())
 	}
