@@ -30,6 +30,8 @@ type Service struct {
 	// Addresses are its cluster IPs, external IPs and those of its load balancer. The first ClusterIPs are cluster IPs.
 	Addresses  []netip.Addr
 	ClusterIPs int
+	// NoIPv4 and NoIPv6 are true if its IP families do not have the version (ipFamilies).
+	NoIPv4, NoIPv6 bool
 }
 
 // ServicePort is a port of a Service.
@@ -58,6 +60,9 @@ type EndpointSlice struct {
 	// Draining are those of endpoints that terminate and still serve: nodes use them while no endpoint is ready.
 	Draining []netip.Addr
 }
+
+// Serves reports whether clients reach the Service by an IP version, as far as its IP families say.
+func (s *Service) Serves(v6 bool) bool { return v6 && !s.NoIPv6 || !v6 && !s.NoIPv4 }
 
 // HidesClients reports whether a node that forwards a client's packets to a pod of another
 // node replaces the client's address by its own.

@@ -175,7 +175,7 @@ func (t *Services) connect(c Call, port model.ServicePort, by string, from []net
 	f := model.Flow{Protocol: port.Protocol, Port: b.Port}
 	for _, src := range from {
 		for _, dst := range b.Addresses {
-			if src.Is4() == dst.Is4() && (!c.To.IsValid() || c.To.Is4() == src.Is4()) && !f.Src.IsValid() {
+			if src.Is4() == dst.Is4() && (c.To.IsValid() && c.To.Is4() == src.Is4() || !c.To.IsValid() && c.Service.Serves(src.Is6())) && !f.Src.IsValid() {
 				f.Src, f.Dst = src, dst
 			}
 		}

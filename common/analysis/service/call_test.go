@@ -196,6 +196,15 @@ func TestConnectionsOfOneFamily(t *testing.T) {
 		if err != nil {
 			got = []string{err.Error()}
 		}
+		if front.NoIPv6 = true; len(c.cluster) == 0 && len(c.from) == 2 { // only the IP families differ
+			if four := text(all.Connections(service.Call{Service: front}, front.Ports[0], c.from)); four != "a b h" {
+				t.Errorf("IPv4 from %v: %s", c.from, four)
+			}
+			if _, err := all.Connections(service.Call{Service: front}, front.Ports[0], c.from[:1]); err == nil {
+				t.Error("a client reaches a Service of the other family")
+			}
+		}
+		front.NoIPv6 = false
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%v from %v: %s, want %s", c.cluster, c.from, got, c.want)
 		}

@@ -38,6 +38,10 @@ func (r *Route) String() string {
 func (t *Services) Route(s *model.Service, port model.ServicePort, v6 bool) *Route {
 	r := &Route{Service: s, Port: port}
 	family := map[bool]string{false: "IPv4", true: "IPv6"}[v6]
+	if !s.Serves(v6) {
+		r.Missing = fmt.Sprintf("no %s in the IP families of Service %s/%s", family, s.Namespace, s.Name)
+		return r
+	}
 	if !s.Headless && len(s.Addresses) > 0 && !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 }) {
 		r.Missing = fmt.Sprintf("no %s address of Service %s/%s", family, s.Namespace, s.Name)
 		return r

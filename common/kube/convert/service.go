@@ -38,6 +38,9 @@ func convertService(o *corev1.Service, s Strictness) (*model.Service, field.Erro
 	service.Ports, wrong = servicePorts(o)
 	errs = append(errs, wrong...)
 	service.Headless = o.Spec.ClusterIP == corev1.ClusterIPNone
+	if families := o.Spec.IPFamilies; len(families) > 0 {
+		service.NoIPv4, service.NoIPv6 = !slices.Contains(families, corev1.IPv4Protocol), !slices.Contains(families, corev1.IPv6Protocol)
+	}
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
 		service.ExternalName = o.Spec.ExternalName
 	}
