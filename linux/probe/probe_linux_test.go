@@ -61,7 +61,11 @@ func compare(t *testing.T, p *probe.Programs, s *model.Snapshot, state *model.St
 						t.Fatal(err)
 					}
 					cells++
-					if want := state.Policy.Decide(id, d, a, at.Protocol, at.Port); got != want.Verdict {
+					want := state.Policy.Decide(id, d, a, at.Protocol, at.Port)
+					if d == model.Egress && ofTheLink(a) {
+						want.Verdict = model.Deny
+					}
+					if got != want.Verdict {
 						t.Fatalf("%s %s %s %s/%d: program says %s, state %s", id, d, a, at.Protocol, at.Port, got, want)
 					}
 				}
@@ -69,4 +73,9 @@ func compare(t *testing.T, p *probe.Programs, s *model.Snapshot, state *model.St
 		}
 	}
 	return cells
+}
+
+// ofTheLink reports whether a pod may not send to an address although policy allows it: no router forwards such packets (ADR 34).
+func ofTheLink(a netip.Addr) bool {
+	return a.IsLinkLocalMulticast() || a.Is6() && a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
