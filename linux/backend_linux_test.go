@@ -164,7 +164,6 @@ func TestNamespaceOfTheNode(t *testing.T) {
 	if after := l.interfaces(); !slices.Equal(before, after) {
 		t.Errorf("the node has interfaces %q, before it had %q", after, before)
 	}
-	delete(l.pods, "a")
 }
 
 // interfaces returns the names of the interfaces of the node, each with its addresses.

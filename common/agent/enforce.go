@@ -165,7 +165,7 @@ func (l *loop) report(all []model.Unsupported) {
 type narrowing struct {
 	// fullSince is when a State first did not fit; zero after one that did.
 	fullSince time.Time
-	// peers is the bound; 0 without one. The other fields are zero then.
+	// peers is the bound; 0 without one. The fields below are zero then.
 	peers int
 	// why is the error of the State that did not fit, and widenAt when a larger bound is tried.
 	why     error
