@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -113,13 +112,15 @@ func newNode(t *testing.T, options ...func(*node)) *node {
 // started waits until the agent has opened its data path: the socket answers before that.
 func (n *node) started() {
 	n.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		var e *cniframe.Error
-		if err := n.agent.Status(n.t.Context(), nil); !errors.As(err, &e) || !strings.Contains(e.Msg+e.Details, "the agent is starting") {
-			return
-		}
+	n.published("an open data path", func(s agent.NodeStatus) bool { return s.Features.Platform != "" })
+}
+
+// published waits until the agent has published a description of itself that is as expected.
+func (n *node) published(what string, expected func(agent.NodeStatus) bool) {
+	n.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !expected(n.agent.Node(n.t.Context())); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			n.t.Fatal("the agent is starting for a minute")
+			n.t.Fatalf("the agent has not published %s for a minute", what)
 		}
 	}
 }
@@ -135,7 +136,7 @@ func (n *node) fill() {
 	c.Facts = []string{"fabric routes: 3 of 3 in force, forwarding on"}
 	n.fake.SetCounters(c)
 	n.fake.SetVerdicts(map[model.EndpointID][2][2]uint64{"c0:eth0": {{5, 6}, {7, 8}}})
-	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
+	n.published("two endpoints", func(s agent.NodeStatus) bool { return s.Endpoints == 2 })
 }
 
 // attach attaches two pods.
