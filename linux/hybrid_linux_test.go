@@ -120,7 +120,6 @@ func TestHybridOverlay(t *testing.T) {
 		l.must(servers.Greet(ns, at(addr, 81), traffic.WhoAmI))
 	}
 	l.must(servers.Greet(l.outside, at(outsideAddr4, 81), traffic.WhoAmI))
-	const patience = 5 * time.Second
 	for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
 		for what, f := range map[string]struct {
 			ns       *netns.NS

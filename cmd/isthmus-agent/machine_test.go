@@ -167,7 +167,7 @@ func (m *machine) gaveUp() error {
 	select {
 	case err := <-m.ended:
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		m.cmd.Process.Kill()
 		<-m.ended
 		return nil
@@ -176,7 +176,7 @@ func (m *machine) gaveUp() error {
 
 // call calls the agent as the plugin does.
 func (m *machine) call(kind cniframe.Kind, request, answer any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := m.dial(ctx)
 	if err != nil {
