@@ -123,8 +123,14 @@ func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment,
 		return dataplane.Attachment{}, err
 	}
 	for id, other := range b.ends.All() {
-		if id != spec.ID && other.Index == end.Index && other.PeerIndex == end.PeerIndex {
+		if id == spec.ID || other.Index != end.Index || other.PeerIndex != end.PeerIndex {
+			continue
+		}
+		if other.PodMAC.String() == end.PodMAC.String() {
 			return dataplane.Attachment{}, fmt.Errorf("interface %s belongs to endpoint %s: %w", end.Name, id, dataplane.ErrInterfaceKind)
+		}
+		if err := b.closeForeign(id); err != nil { // its interface is gone, and its DEL is still to come
+			return dataplane.Attachment{}, err
 		}
 	}
 	if was, ok := b.ends.Get(spec.ID); ok {
@@ -294,11 +300,13 @@ func (b *Backend) programForeign(name string, index int) error {
 }
 
 // closeForeign forgets an endpoint. Its programs stay and drop every packet, because the other
-// CNI plugin removes the interface later.
+// CNI plugin removes the interface later. DEL may come after the ADD of a later endpoint, whose interface has the
+// name or the index of this one: those stay.
 func (b *Backend) closeForeign(id model.EndpointID) error {
 	end, known := b.ends.Get(id)
+	index, name := b.later(id, end)
 	b.step("close interface")
-	if known {
+	if known && !index {
 		if err := b.path.DropEndpoint(end.Index); err != nil {
 			return err
 		}
@@ -327,12 +335,24 @@ func (b *Backend) closeForeign(id model.EndpointID) error {
 	if !known {
 		return nil
 	}
-	b.ends.closed[end.Name] = end.Index
+	if !name {
+		b.ends.closed[end.Name] = end.Index
+	}
 	b.step("forget interface")
 	if err := b.ends.Remove(id); err != nil {
 		return err
 	}
 	return b.sweepClosed()
+}
+
+// later reports whether another endpoint has an interface with the index of an end, and with its name. Plugins give
+// each interface of a pod the same name, and one that they move from the namespace of a pod keeps a free index.
+func (b *Backend) later(id model.EndpointID, end foreign.HostEnd) (index, name bool) {
+	for other, o := range b.ends.All() {
+		index = index || other != id && o.Index == end.Index
+		name = name || other != id && o.Name == end.Name
+	}
+	return index, name
 }
 
 // sweepClosed removes the pins of closed interfaces that are gone. Without its pins, an interface that was only

@@ -47,6 +47,7 @@ type lab struct {
 	pieces  int // of idle work since there was none
 	// plugin, if set, makes the interfaces of pods, and the backend only enforces policy.
 	plugin plugin
+	index  int // of the next interface that plugin makes; 0: any
 	// observe says which pods are observed.
 	observe model.Observation
 	// change, if set, changes the configuration.

@@ -30,7 +30,7 @@ func (l *lab) connect(pod, bridge string) (bool, error) {
 	if _, err := netlink.LinkByName("veth-" + pod); err == nil {
 		return false, nil
 	}
-	return true, netns.Connect(netns.End{NS: l.node, Name: "veth-" + pod, Bridge: bridge}, netns.End{NS: l.pods[pod], Name: "eth0"})
+	return true, netns.Connect(netns.End{NS: l.node, Name: "veth-" + pod, Bridge: bridge, Index: l.index}, netns.End{NS: l.pods[pod], Name: "eth0"})
 }
 
 // gateways gives a pod its addresses and default routes.

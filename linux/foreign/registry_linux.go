@@ -20,9 +20,9 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Registry records which interface belongs to which endpoint. Interface indexes are not reused before the
-// node restarts, unless a process asks for one, so an entry also names the peer. It is not safe for concurrent
-// use.
+// Registry records which interface belongs to which endpoint. The kernel reuses the index of an interface before the node
+// restarts if a process asks for it, or moves an interface with that index to the node, so an entry also names the peer. It
+// is not safe for concurrent use.
 type Registry struct {
 	file string
 	boot string
