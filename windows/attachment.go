@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -70,7 +71,7 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 			return fmt.Errorf("delete endpoint %s: %w", id, err)
 		}
 	}
-	delete(b.resolvers, id)
+	delete(b.specs, id)
 	if b.flows != nil {
 		b.flows.RemoveEndpoint(id)
 	}
@@ -192,7 +193,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 				return nil, fmt.Errorf("look up namespace %q: %w", ns, err)
 			}
 		}
-		if ways := slices.Concat(overruled(n, e), namespaces[e.HostComputeNamespace].further); len(ways) > 0 {
+		if ways := slices.Concat(overruled(n, e), b.misplaced(e, id), namespaces[e.HostComputeNamespace].besides(e)); len(ways) > 0 {
 			installed.Problems, installed.Unenforced = append(installed.Problems, ways...), true
 		}
 		if slices.ContainsFunc(found, func(o dataplane.Installed) bool { return o.ID == id }) {
@@ -203,24 +204,64 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	return found, nil
 }
 
-// place is a namespace with endpoints of ours. further names the endpoints of others in it, where packets pass without policy.
+// place is a namespace with endpoints of ours. further are the endpoints in it where packets pass without its pod's policy, by GUID
+// in lower case: those of other programs and of other pods.
 type place struct {
-	further []string
+	further map[string]string
 	err     error
+}
+
+// besides names the further endpoints other than e.
+func (p place) besides(e *hns.Endpoint) (ways []string) {
+	for _, guid := range slices.Sorted(maps.Keys(p.further)) {
+		if !hns.SameID(guid, e.ID) {
+			ways = append(ways, fmt.Sprintf("hns endpoint %s is in its namespace too, and %s: restart the pod without it", guid, p.further[guid]))
+		}
+	}
+	return ways
 }
 
 // place reads a namespace. list holds the endpoints of our network, and states has every endpoint of HNS: a namespace may still
 // name one that is gone.
-func (b *Backend) place(ctx context.Context, id string, list []hns.Endpoint, states map[string]hns.State) (p place) {
+func (b *Backend) place(ctx context.Context, id string, list []hns.Endpoint, states map[string]hns.State) place {
 	ns, err := b.hns.Namespace(ctx, id)
+	p := place{make(map[string]string), err}
 	for _, guid := range ns.EndpointIDs() {
-		_, exists := states[strings.ToLower(guid)]
-		if exists && !slices.ContainsFunc(list, func(e hns.Endpoint) bool { _, ours := b.owner(e.Name); return ours && hns.SameID(e.ID, guid) }) {
-			p.further = append(p.further, fmt.Sprintf("hns endpoint %s is in its namespace too, and not under policy: restart the pod without it", strings.ToLower(guid)))
+		guid = strings.ToLower(guid)
+		if _, exists := states[guid]; !exists {
+			continue
+		}
+		i := slices.IndexFunc(list, func(e hns.Endpoint) bool { _, ours := b.owner(e.Name); return ours && hns.SameID(e.ID, guid) })
+		if i < 0 {
+			p.further[guid] = "not under policy"
+		} else if owner, _ := b.owner(list[i].Name); b.elsewhere(&list[i], owner) {
+			p.further[guid] = "under the policy of another pod"
 		}
 	}
-	p.err = err
 	return p
+}
+
+// elsewhere reports whether an endpoint is in another namespace than that of its attachment. Before the attachment is adopted that is
+// not known.
+func (b *Backend) elsewhere(e *hns.Endpoint, id model.EndpointID) bool {
+	spec, known := b.specs[id]
+	return known && e.HostComputeNamespace != "" && !hns.SameID(e.HostComputeNamespace, spec.NetNS)
+}
+
+// misplaced says where an endpoint is or which addresses it has, if that is not what its attachment needs: the policy of the pod is
+// then not that of its packets.
+func (b *Backend) misplaced(e *hns.Endpoint, id model.EndpointID) (ways []string) {
+	spec, known := b.specs[id]
+	if !known {
+		return nil
+	}
+	if b.elsewhere(e, id) {
+		ways = append(ways, fmt.Sprintf("is in namespace %s, not in that of its pod", e.HostComputeNamespace))
+	}
+	if have, want := addressesOf(e), slices.SortedFunc(slices.Values(spec.IPs), netip.Addr.Compare); !slices.Equal(have, want) {
+		ways = append(ways, fmt.Sprintf("has the addresses %v, not %v", have, want))
+	}
+	return ways
 }
 
 // overruled names rules of other programs that may pass what the ACLs of an endpoint block.

@@ -63,9 +63,9 @@ type Backend struct {
 	// endpoint that is not connected to the time since when. idle are the problems of those endpoints.
 	created map[string]time.Time
 	idle    []string
-	// resolvers are the wanted ones of the endpoints that this process has added or adopted. misresolved are
-	// the problems of endpoints with another one.
-	resolvers   map[model.EndpointID]hns.DNS
+	// specs are the attachments that this process has added or adopted. misresolved are the problems of endpoints with another
+	// resolver.
+	specs       map[model.EndpointID]dataplane.EndpointSpec
 	misresolved []string
 	// prepared records the endpoints that were made before their pods. ready are those that can be used, and
 	// preparing the names of those whose creation has not been finished.
@@ -100,7 +100,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		hns:    hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
 		log:    log,
 		meter:  newMeter(), orphans: make(map[string]bool), late: make(map[hns.Object][]hns.ACL),
-		resolvers: make(map[model.EndpointID]hns.DNS), preparing: make(map[string]bool),
+		specs: make(map[model.EndpointID]dataplane.EndpointSpec), preparing: make(map[string]bool),
 		sctp: sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
 	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions, services: outbound.Services(model.FabricState{}, c.ServiceCIDRs)}

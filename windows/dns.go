@@ -55,7 +55,8 @@ func (b *Backend) compareResolvers(list []hns.Endpoint) {
 		if !ours {
 			continue
 		}
-		if want, known := b.resolvers[id]; known && !sameResolver(e.DNS, want) {
+		spec, known := b.specs[id]
+		if want := resolver(spec.DNS); known && !sameResolver(e.DNS, want) {
 			b.misresolved = append(b.misresolved, fmt.Sprintf("endpoint %q has DNS servers %v and search domains %v in hns, not %v and %v; hns cannot change them: restart the pod",
 				e.Name, e.DNS.ServerList, e.DNS.Search, want.ServerList, want.Search))
 		}

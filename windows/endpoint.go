@@ -75,7 +75,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 // added records an attachment and describes it. list holds the other endpoints of the network.
 func (b *Backend) added(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, want hns.Endpoint, spec dataplane.EndpointSpec) dataplane.Attachment {
 	delete(b.orphans, want.Name)
-	b.resolvers[spec.ID] = want.DNS
+	b.specs[spec.ID] = spec
 	b.components.EndpointAdded(spec)
 	if b.flows != nil {
 		acls, err := e.ACLs()

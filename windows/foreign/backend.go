@@ -204,6 +204,8 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 			installed.Problems = []string{"hns has no endpoint with its addresses in its namespace: restart the pod if it runs"}
 			if why := ambiguous(all, b.registry.Endpoints[id]); why != "" {
 				installed.Problems, installed.Unenforced = []string{why}, true
+			} else if ways := b.strayed(all, id); len(ways) > 0 {
+				installed.Problems, installed.Unenforced = append(installed.Problems, ways...), true
 			}
 			list = append(list, installed)
 			continue
@@ -222,7 +224,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		case known && !acl.Equal(p.own, composed):
 			installed.Problems = []string{"its ACLs differ from those of its policy: another program changed them"}
 		}
-		more := b.further(all, f)
+		more := b.further(all, id, f.HostComputeNamespace, f.ID)
 		if why := f.overruled(); why != "" {
 			more = append(more, why)
 		}

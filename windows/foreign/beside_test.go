@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/foreign"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
@@ -142,4 +144,92 @@ func TestForgottenIds(t *testing.T) {
 		t.Errorf("faults %q", f)
 	}
 	n.want(s, "")
+}
+
+// wantProblems checks that exactly these attachments are reported as not enforced, each with a text.
+func (n *node) wantProblems(what string, want map[model.EndpointID]string) {
+	n.t.Helper()
+	list, err := n.backend.Endpoints(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, i := range list {
+		text, bad := want[i.ID]
+		if found := strings.Join(i.Problems, "; "); i.Unenforced != bad || !bad && found != "" || !strings.Contains(found, text) {
+			n.t.Errorf("%s: endpoint %s: unenforced %t, problems %q, want %q", what, i.ID, i.Unenforced, found, text)
+		}
+	}
+}
+
+// TestEndpointIsMoved moves the endpoint of a pod to the namespace of another one, which can then send by the policy of the first.
+// Both are reported until it is back. It was chained or adopted.
+func TestEndpointIsMoved(t *testing.T) {
+	for _, adopted := range []bool{false, true} {
+		n := newNode(t, hns.L2Bridge)
+		web := spec("web", "10.1.0.5", n.fake.AddNamespace())
+		home, id := web.NetNS, n.make("web", "10.1.0.5", web.NetNS, theirs()...)
+		if adopted {
+			web.NetNS = dataplane.HandlePrefix + strings.ToLower(id)
+		}
+		n.add(web)
+		api := n.chained("api", "10.1.0.6", theirs()...)
+		s := state(web, api)
+		n.apply(s)
+		n.wantProblems("in their places", nil)
+		move := func(from, to string) {
+			t.Helper()
+			if err := n.fake.DetachEndpoint(ctx, from, id); err != nil {
+				t.Fatal(err)
+			}
+			list, err := n.backend.Endpoints(ctx)
+			if err != nil || slices.ContainsFunc(list, func(i dataplane.Installed) bool { return i.Unenforced }) {
+				t.Errorf("detached: %+v, %v", list, err)
+			}
+			if err := n.fake.AttachEndpoint(ctx, to, id); err != nil {
+				t.Fatal(err)
+			}
+			n.apply(s)
+		}
+		move(home, api.NetNS)
+		want := map[model.EndpointID]string{api.ID: "hns endpoint web of network azure is in its namespace too, and under the policy of another pod"}
+		if want[web.ID] = "hns endpoint web of network azure is not in its namespace any more"; adopted {
+			want[web.ID] = "hns endpoint api of network azure is in its namespace too"
+		}
+		n.wantProblems("moved", want)
+		move(api.NetNS, home)
+		n.wantProblems("back", nil)
+	}
+}
+
+// TestEndpointHasAnotherAddress recreates the endpoint of a pod with another address. Packets pass there without policy.
+func TestEndpointHasAnotherAddress(t *testing.T) {
+	for what, keepID := range map[string]bool{"hns endpoint web of network azure is in its namespace too, and not under policy": false,
+		"hns endpoint web of network azure has the addresses [10.1.0.9], not [10.1.0.5]": true} {
+		n := newNode(t, hns.L2Bridge)
+		s := spec("web", "10.1.0.5", n.fake.AddNamespace())
+		e := hns.Endpoint{Name: "web", HostComputeNetwork: n.network, SchemaVersion: hns.Schema2, IPConfigurations: []hns.IPConfig{{IPAddress: "10.1.0.9", PrefixLength: 16}}}
+		id := n.make("web", "10.1.0.5", s.NetNS, theirs()...)
+		if keepID {
+			e.ID = id
+		}
+		n.add(s)
+		n.apply(state(s))
+		if err := n.fake.DeleteEndpoint(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		n.apply(state(s))
+		if list, err := n.backend.Endpoints(ctx); err != nil || len(list) != 1 || list[0].Unenforced || len(list[0].Problems) != 1 {
+			t.Errorf("gone: %+v, %v", list, err)
+		}
+		made, err := n.fake.CreateEndpoint(ctx, e)
+		if err == nil {
+			err = n.fake.AttachEndpoint(ctx, s.NetNS, made.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.apply(state(s))
+		n.unpoliced(s)
+		n.wantProblems("another address", map[model.EndpointID]string{s.ID: what})
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -101,15 +102,39 @@ func (f *found) overruled() string {
 	return ""
 }
 
-// further names the endpoints without policy in the namespace of an endpoint: the pod's packets pass there.
-func (b *Backend) further(all []found, f *found) (problems []string) {
+// further names the endpoints in a namespace, other than self, that are not under the policy of an attachment's pod: packets of
+// the pod pass there.
+func (b *Backend) further(all []found, id model.EndpointID, namespace, self string) (problems []string) {
 	for i := range all {
 		o := &all[i]
-		if o.ID != f.ID && f.HostComputeNamespace != "" && hns.SameID(o.HostComputeNamespace, f.HostComputeNamespace) && b.registry.owner(o.ID) == "" {
-			problems = append(problems, fmt.Sprintf("hns endpoint %s of network %s is in its namespace too, and not under policy: restart the pod without it", o.Name, o.network.Name))
+		if o.ID == self || namespace == "" || !hns.SameID(o.HostComputeNamespace, namespace) {
+			continue
 		}
+		how := "not under policy"
+		if owner := b.registry.owner(o.ID); owner != "" {
+			if b.registry.Endpoints[owner].Pod == b.registry.Endpoints[id].Pod {
+				continue
+			}
+			how = "under the policy of another pod"
+		}
+		problems = append(problems, fmt.Sprintf("hns endpoint %s of network %s is in its namespace too, and %s: restart the pod without it", o.Name, o.network.Name, how))
 	}
 	return problems
+}
+
+// strayed says where packets pass without the policy of an attachment whose endpoint is not found: at the same HNS endpoint with
+// other addresses or in another namespace, and at others in the pod's namespace.
+func (b *Backend) strayed(all []found, id model.EndpointID) (problems []string) {
+	e := b.registry.Endpoints[id]
+	if i := slices.IndexFunc(all, func(f found) bool { return f.ID == e.HNS && f.HostComputeNamespace != "" }); i >= 0 {
+		f := &all[i]
+		what := "is not in its namespace any more"
+		if !f.has(e.IPs) {
+			what = fmt.Sprintf("has the addresses %v, not %v", addresses(&f.Endpoint), e.IPs)
+		}
+		problems = append(problems, fmt.Sprintf("hns endpoint %s of network %s %s: restart the pod", f.Name, f.network.Name, what))
+	}
+	return append(problems, b.further(all, id, e.NetNS, e.HNS)...)
 }
 
 // candidates returns the endpoints with the addresses of an attachment in its namespace.
