@@ -6,12 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/statefile"
 )
 
 // Remove deletes the network of that name with everything on it. A missing network is not an error. If it
@@ -37,10 +36,8 @@ func Remove(ctx context.Context, client hns.Client, name string, deadline time.D
 
 // ForgetPrepared removes the list of prepared endpoints, which are gone with their network.
 func ForgetPrepared(file string) error {
-	for _, f := range []string{file, file + ".new", file + ".broken"} {
-		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the list of prepared endpoints: %w", err)
-		}
+	if err := statefile.Remove(file); err != nil {
+		return fmt.Errorf("remove the list of prepared endpoints: %w", err)
 	}
 	return nil
 }

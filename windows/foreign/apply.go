@@ -8,9 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/statefile"
 )
 
 // Apply implements dataplane.Backend. A list that gives the right verdicts stays, since a write may reset
@@ -276,12 +275,8 @@ func Remove(ctx context.Context, client hns.Client, file string, deadline time.D
 			errs = append(errs, fmt.Errorf("remove acls from hns endpoint %s: %w", all[i].Name, err))
 		}
 	}
-	if len(errs) == 0 {
-		for _, f := range []string{file, file + ".new", file + ".broken"} {
-			if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
 	}
-	return errors.Join(errs...)
+	return statefile.Remove(file)
 }

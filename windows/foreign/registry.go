@@ -6,13 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/statefile"
 )
 
 // entry is an attachment of a pod.
@@ -34,9 +33,6 @@ type registry struct {
 	Held map[string]string `json:"held,omitempty"`
 }
 
-// maxRegistry bounds the file, in bytes.
-const maxRegistry = 8 << 20
-
 // openRegistry reads the file. Without a file name it is kept in memory. A damaged file is set aside, and the error
 // reports that: the registry is then empty and works, and the agent attaches its pods again.
 func openRegistry(file string) (*registry, error) {
@@ -44,7 +40,7 @@ func openRegistry(file string) (*registry, error) {
 	err := r.read()
 	if err != nil {
 		*r = registry{file: file}
-		err = errors.Join(fmt.Errorf("read the list of endpoints %s, which is now %s.broken: %w", file, file, err), os.Rename(file, file+".broken"))
+		err = fmt.Errorf("read the list of endpoints: %w", err)
 	}
 	if r.Endpoints == nil {
 		r.Endpoints = make(map[model.EndpointID]entry)
@@ -59,22 +55,10 @@ func (r *registry) read() error {
 	if r.file == "" {
 		return nil
 	}
-	f, err := os.Open(r.file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err := statefile.Load(r.file, r.decode); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxRegistry+1))
-	if err == nil && len(text) > maxRegistry {
-		err = fmt.Errorf("it has more than %d bytes", maxRegistry)
-	}
-	if err != nil {
-		return err
-	}
-	return r.decode(text)
+	return nil
 }
 
 func (r *registry) decode(text []byte) error {
@@ -123,14 +107,7 @@ func (r *registry) write() error {
 	if r.file == "" {
 		return nil
 	}
-	text, err := json.Marshal(r)
-	if err == nil {
-		err = os.WriteFile(r.file+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(r.file+".new", r.file)
-	}
-	if err != nil {
+	if err := statefile.Save(r.file, r); err != nil {
 		return fmt.Errorf("record the endpoints of other plugins: %w", err)
 	}
 	return nil

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/windows/hostroute"
+	"github.com/isthmus-net/isthmus/windows/statefile"
 )
 
 // changes changes the host, and collects the changes and the failures.
@@ -20,6 +20,8 @@ type changes struct {
 	file  string
 	done  []string
 	errs  []string
+	// damaged says that the file was not readable; "" if it was.
+	damaged string
 }
 
 func (c *changes) do(what string, err error) bool {
@@ -74,9 +76,8 @@ func (c *changes) readBack(now *present, d difference) {
 // forwarding turns flags on, after noting them. It turns off those that it turned on and that are not
 // needed any more.
 func (c *changes) forwarding(have *present, want *intent, turnOn []flag) {
-	noted, err := load(c.file)
-	if err != nil {
-		c.errs = append(c.errs, err.Error())
+	noted, ok := c.noted()
+	if !ok {
 		return
 	}
 	var keep []flag
@@ -92,14 +93,29 @@ func (c *changes) forwarding(have *present, want *intent, turnOn []flag) {
 		}
 	}
 	if !slices.Equal(keep, noted) {
-		if err := save(c.file, keep); err != nil {
-			c.errs = append(c.errs, err.Error())
+		if err := statefile.Save(c.file, keep); err != nil {
+			c.errs = append(c.errs, fmt.Sprintf("note forwarding flags: %v", err))
 			return // a flag that the file does not list would stay on for ever
 		}
 	}
 	for _, k := range turnOn {
 		c.turn(have, k, true)
 	}
+}
+
+// noted reads the flags that were turned on; none without a file. A damaged file must not keep forwarding off for ever. A power cut
+// damages it, and the flags that it noted ended with that.
+func (c *changes) noted() (flags []flag, ok bool) {
+	err := statefile.Load(c.file, func(text []byte) error { return json.Unmarshal(text, &flags) })
+	switch {
+	case errors.Is(err, statefile.ErrDamaged):
+		c.damaged = fmt.Sprintf("the note of forwarding flags %v: flags that it named stay on after an uninstallation", err)
+		return nil, true
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		c.errs = append(c.errs, fmt.Sprintf("read the note of forwarding flags: %v", err))
+		return nil, false
+	}
+	return flags, true
 }
 
 // turn sets a flag and reports whether that succeeded.
@@ -113,35 +129,6 @@ func (c *changes) turn(have *present, k flag, on bool) bool {
 	return c.do(fmt.Sprintf("turn %s %s forwarding of interface %q", word, k.Family, k.Interface), c.stack.SetForwarding(i.Index, k.Family, on))
 }
 
-// load reads the flags that were turned on; none without a file.
-func load(file string) (flags []flag, err error) {
-	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &flags)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the forwarding flags noted in %s: %w: remove the file; the flags then stay on after an uninstallation", file, err)
-	}
-	return flags, nil
-}
-
-func save(file string, flags []flag) error {
-	text, err := json.Marshal(flags)
-	if err == nil {
-		err = os.WriteFile(file+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(file+".new", file)
-	}
-	if err != nil {
-		return fmt.Errorf("note forwarding flags: %w", err)
-	}
-	return nil
-}
-
 // Remove removes the routes from a host, and turns off the forwarding that was turned on. It is for
 // uninstalling. file is that of the Config; it is removed too.
 func Remove(stack hostroute.Stack, file string) error {
@@ -151,10 +138,13 @@ func Remove(stack hostroute.Stack, file string) error {
 	}
 	c := &changes{stack: stack, step: func(string) {}, file: file}
 	c.apply(have, &intent{})
+	if c.damaged != "" {
+		c.errs = append(c.errs, c.damaged)
+	}
 	if len(c.errs) > 0 {
 		return fmt.Errorf("remove the host's routes and forwarding: %v", c.errs)
 	}
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := statefile.Remove(file); err != nil {
 		return fmt.Errorf("remove the noted forwarding flags: %w", err)
 	}
 	return nil

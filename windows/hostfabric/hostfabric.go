@@ -3,6 +3,7 @@
 package hostfabric
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -48,6 +49,8 @@ type HostFabric struct {
 	last     *intent
 	compared fabric.Comparison
 	failed   bool // the last attempt, at least in part
+	// damaged says that File was not readable once; "" if it always was.
+	damaged string
 
 	facts   []string
 	repairs atomic.Uint64
@@ -163,6 +166,9 @@ func (f *HostFabric) sync(now time.Time, audit bool) {
 	}
 	f.last, f.failed = want, len(c.errs) > 0
 	problems := append(slices.Clone(want.problems), c.errs...)
+	if f.damaged = cmp.Or(c.damaged, f.damaged); f.damaged != "" {
+		problems = append(problems, f.damaged)
+	}
 	f.facts = f.describe(have, want)
 	f.report(now, append(problems, have.conflicts(want)...))
 }

@@ -324,17 +324,56 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestBrokenFile checks that forwarding is not turned on if that cannot be recorded, because an
+// TestUnwritableFile checks that forwarding is not turned on if that cannot be recorded, because an
 // uninstallation could not turn it off.
-func TestBrokenFile(t *testing.T) {
+func TestUnwritableFile(t *testing.T) {
 	l := newLab(t, fabric.Auto)
-	if err := os.WriteFile(l.cfg.File, []byte("{"), 0o600); err != nil {
+	if err := os.Mkdir(l.cfg.File+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	l.apply(state(peer(2, "10.0.2.0/24")))
-	l.wantProblem(l.cfg.File + ": unexpected end of JSON input: remove the file")
+	l.wantProblem("note forwarding flags: ")
 	if got := l.host.forwarding(); got != "" {
 		t.Errorf("forwarding on %s", got)
 	}
 	l.wantFact("fabric routes: 1 of 1 in force, forwarding off")
+}
+
+// TestDamagedFile checks that a file that a power cut has damaged is reported, also later, and does not keep forwarding off. What it
+// noted ended with the host. An uninstallation reports it, and can be repeated.
+func TestDamagedFile(t *testing.T) {
+	for _, text := range []string{"", "{", "\x00\x00"} {
+		l := newLab(t, fabric.Auto)
+		damage := func() {
+			if err := os.WriteFile(l.cfg.File, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		damage()
+		l.apply(state(peer(2, "10.0.2.0/24")))
+		for range 2 {
+			l.wantProblem(l.cfg.File + " is damaged, and is now " + l.cfg.File + ".broken")
+			if got := l.host.forwarding(); got != allFlags {
+				t.Errorf("forwarding on %q", got)
+			}
+			l.later()
+		}
+		if l.repairs() != 0 {
+			t.Error("a repair is counted")
+		}
+		l.restart()
+		l.apply(state(peer(2, "10.0.2.0/24")))
+		l.wantProblem()
+		damage()
+		if err := hostfabric.Remove(l.host, l.cfg.File); err == nil || !strings.Contains(err.Error(), "is damaged") {
+			t.Errorf("uninstall: %v", err)
+		}
+		l.wantRoutes()
+		if err := hostfabric.Remove(l.host, l.cfg.File); err != nil {
+			t.Errorf("uninstall again: %v", err)
+		}
+		if left, err := filepath.Glob(l.cfg.File + "*"); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+
+	"github.com/isthmus-net/isthmus/windows/statefile"
 )
 
 // Table is the host's routing table.
@@ -25,6 +27,8 @@ type Keeper struct {
 	// file holds the saved routes, as JSON, until all are restored.
 	file         string
 	destinations []netip.Prefix
+	// damaged says that the file was not readable once: routes that it had may be missing.
+	damaged error
 }
 
 // Keep returns a Keeper of the routes to exactly these destinations.
@@ -33,33 +37,39 @@ func Keep(t Table, file string, destinations []netip.Prefix) *Keeper {
 }
 
 // Remember saves the current routes before they may be lost. A route that is saved already stays: it is
-// from before an unfinished attempt.
+// from before an unfinished attempt. An error that is statefile.ErrDamaged is about an earlier file.
 func (k *Keeper) Remember() error {
 	if k == nil {
 		return nil
 	}
-	if _, err := os.Stat(k.file); err == nil {
-		return nil
+	before, err := k.saved()
+	if err != nil || len(before) > 0 {
+		return errors.Join(err, k.damaged)
 	}
 	table, err := k.table.Routes()
 	if err != nil {
 		return fmt.Errorf("read the host's routes: %w", err)
 	}
-	routes := kept(table, k.destinations)
-	if len(routes) == 0 {
-		return nil
+	if routes := kept(table, k.destinations); len(routes) > 0 {
+		err = statefile.Save(k.file, routes)
 	}
-	text, err := json.Marshal(routes)
 	if err != nil {
-		return fmt.Errorf("save the host's routes: %w", err)
+		err = fmt.Errorf("save the host's routes: %w", err)
 	}
-	if err := os.WriteFile(k.file+".new", text, 0o600); err != nil {
-		return fmt.Errorf("save the host's routes: %w", err)
+	return errors.Join(err, k.damaged)
+}
+
+// saved reads the file; there are no routes without one, or in a damaged one, which must not keep later routes from being saved.
+func (k *Keeper) saved() (routes []Route, err error) {
+	err = statefile.Load(k.file, func(text []byte) error { return json.Unmarshal(text, &routes) })
+	switch {
+	case errors.Is(err, statefile.ErrDamaged):
+		k.damaged = fmt.Errorf("the file of the host's routes %w: add those to %v by hand if they are missing", err, k.destinations)
+		return nil, nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read the host's routes saved in %s: %w", k.file, err)
 	}
-	if err := os.Rename(k.file+".new", k.file); err != nil {
-		return fmt.Errorf("save the host's routes: %w", err)
-	}
-	return nil
+	return routes, nil
 }
 
 // Restore restores the saved routes that are missing, and returns those that it added. After an error call
@@ -68,16 +78,9 @@ func (k *Keeper) Restore() ([]Route, error) {
 	if k == nil {
 		return nil, nil
 	}
-	text, err := os.ReadFile(k.file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var before []Route
-	if err == nil {
-		err = json.Unmarshal(text, &before)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the host's routes saved in %s: %w: add them by hand and remove the file", k.file, err)
+	before, err := k.saved()
+	if err != nil || len(before) == 0 {
+		return nil, errors.Join(err, k.damaged)
 	}
 	now, err := k.table.Routes()
 	if err != nil {
@@ -98,5 +101,5 @@ func (k *Keeper) Restore() ([]Route, error) {
 	if err := os.Remove(k.file); err != nil {
 		return added, fmt.Errorf("remove the saved host's routes: %w", err)
 	}
-	return added, nil
+	return added, k.damaged
 }

@@ -93,11 +93,34 @@ func TestKeeper(t *testing.T) {
 	if again, err := keeper().Restore(); err != nil || again != nil {
 		t.Errorf("put back again: %v, %v", again, err)
 	}
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := keeper().Restore(); err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("a broken note: %v", err)
+}
+
+// TestDamagedRoutes begins with a file that a power cut has damaged. Routes are saved and restored as without it, and it stays
+// reported, because the routes that it had may be missing.
+func TestDamagedRoutes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "routes.json")
+	link, gateway := route("10.0.0.0/16", "0.0.0.0", 4, 256), route("0.0.0.0/0", "10.0.0.1", 4, 25)
+	host := &table{routes: []Route{gateway, link, route(metadata, "10.0.0.1", 4, 30)}}
+	for _, read := range []func(*Keeper) error{(*Keeper).Remember, func(k *Keeper) error { _, err := k.Restore(); return err }} {
+		if err := os.WriteFile(file, []byte("\x00\x00"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		k := Keep(host, file, []netip.Prefix{netip.MustParsePrefix(metadata)})
+		want := file + " is damaged, and is now " + file + ".broken"
+		if err := read(k); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if err := k.Remember(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("again: %v, want %q", err, want)
+		}
+		host.routes = []Route{gateway, link}
+		added, err := k.Restore()
+		if err == nil || !strings.Contains(err.Error(), want) || len(added) != 1 || added[0].Destination.String() != metadata {
+			t.Errorf("restored %v, %v, want %q", added, err, want)
+		}
+		if _, err := os.Stat(file); !os.IsNotExist(err) {
+			t.Errorf("the note is still there: %v", err)
+		}
 	}
 }
 

@@ -4,19 +4,19 @@
 // created, and which pod took it. HNS cannot rename an endpoint, so its name does not identify the pod.
 //
 // The record is one file, replaced as a whole before HNS is changed. It need not survive a power cut, as the
-// endpoints themselves do not. It calls HNS never, and decides nothing about policy.
+// endpoints themselves do not, so no ADD waits for the disk. It calls HNS never, and decides nothing about policy.
 package prepared
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/statefile"
 )
 
 // Entry describes one prepared endpoint.
@@ -25,9 +25,6 @@ type Entry struct {
 	// Owner is the attachment that uses the endpoint; empty while it is unused.
 	Owner model.EndpointID `json:"owner,omitempty"`
 }
-
-// maxSize bounds the file, in bytes: 500 endpoints with the longest DNS settings.
-const maxSize = 8 << 20
 
 // Store holds the entries by the name of their endpoint. It is not safe for concurrent use.
 type Store struct {
@@ -42,29 +39,12 @@ func Open(file string) (*Store, error) {
 	if file == "" {
 		return s, nil
 	}
-	err := s.read()
+	err := statefile.Load(file, s.decode)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
 	s.all = make(map[string]Entry)
-	aside := file + ".broken"
-	return s, errors.Join(fmt.Errorf("read the list of prepared endpoints %s, which is now %s: %w: pods that use one get a new endpoint", file, aside, err), os.Rename(file, aside))
-}
-
-func (s *Store) read() error {
-	f, err := os.Open(s.file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return err
-	}
-	if len(text) > maxSize {
-		return fmt.Errorf("it has more than %d bytes", maxSize)
-	}
-	return s.decode(text)
+	return s, fmt.Errorf("read the list of prepared endpoints: %w: pods that use one get a new endpoint", err)
 }
 
 // decode replaces the entries by those of a text.
