@@ -4,6 +4,7 @@ package windows
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -15,7 +16,10 @@ import (
 	"github.com/isthmus-net/isthmus/windows/kubeproxy"
 )
 
-var _ dataplane.SocketLister = (*Backend)(nil)
+var (
+	_ dataplane.SocketLister      = (*Backend)(nil)
+	_ dataplane.ServicePortLister = (*Backend)(nil)
+)
 
 // makeComponents creates the components of a node. Host ports and bandwidth limits are not among them: they
 // are policies of the endpoint itself, which packages hostport and bandwidth encode and AddEndpoint writes.
@@ -23,7 +27,7 @@ func (b *Backend) makeComponents() {
 	host := dataplane.Host{Log: b.log, Step: b.config.Step, Repaired: func(string) {}} // the agent counts repairs of objects of HNS
 	b.fabric = fabric.New(fabric.Config{Overlay: b.config.Mode == Overlay, Mode: b.config.Fabric, VNI: b.config.VNI, PodCIDRs: b.config.PodCIDRs,
 		NodeAddresses: b.config.NodeAddresses, MTU: underlayMTU, Find: b.findNetwork}, b.hns, host)
-	b.components = dataplane.Components{b.fabric, b.deny, kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), b.log)}
+	b.components = dataplane.Components{b.fabric, b.deny, kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), b.nodeAddresses, b.log)}
 	if b.config.Stack == nil {
 		return
 	}
@@ -61,6 +65,16 @@ func (b *Backend) Listening() ([]model.HostPort, error) {
 		return nil, nil
 	}
 	return b.config.Listening()
+}
+
+// ServicePorts implements dataplane.ServicePortLister. Whether HNS gives a connection to a load balancer or to a port mapping is not
+// documented.
+func (b *Backend) ServicePorts(ctx context.Context) ([]model.HostPort, error) {
+	list, err := b.hns.LoadBalancers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the load balancers of Services: %w", err)
+	}
+	return kubeproxy.NodePorts(list, b.nodeAddresses()), nil
 }
 
 // noteModes records the modes and descriptions of the components, for Counters.

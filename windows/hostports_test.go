@@ -3,6 +3,7 @@
 package windows_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -74,6 +75,52 @@ func TestHostPorts(t *testing.T) {
 	}
 	if got := n.mappings(); len(got) != 0 {
 		t.Errorf("left behind: %+v", got)
+	}
+}
+
+// TestHostPortOfAService checks which ports of load balancers a host port could take connections of: those of NodePorts, and those at
+// addresses of the node. One that comes later is reported.
+func TestHostPortOfAService(t *testing.T) {
+	n := newNode(t, hns.Server2022, dualConfig())
+	port := func(number uint16) []hns.BalancerPort { return []hns.BalancerPort{{Protocol: 6, External: number}} }
+	n.fake.Balancers = []hns.LoadBalancer{
+		{FrontendVIPs: []string{"10.96.0.1"}, Flags: hns.DSRFlag, Ports: port(443)},
+		{Ports: port(30080)}, {Flags: hns.BalancerIPv6, Ports: []hns.BalancerPort{{Protocol: 17, External: 30081}}},
+		{FrontendVIPs: []string{"203.0.113.5", "192.168.0.1"}, Ports: port(80)}, {FrontendVIPs: []string{""}, Ports: port(30082)},
+		{FrontendVIPs: []string{"fd00:ffff::1", "x"}, Flags: hns.BalancerIPv6, Ports: port(81)},
+	}
+	got, err := n.backend.ServicePorts(ctx)
+	want := "[TCP 0.0.0.0:30080 UDP [::]:30081 TCP 192.168.0.1:80 TCP 0.0.0.0:30082 TCP [fd00:ffff::1]:81]"
+	if err != nil || fmt.Sprint(got) != want {
+		t.Errorf("got %v, %v\nwant %s", got, err, want)
+	}
+	spec := n.spec("c1", "10.0.1.7")
+	spec.HostPorts = []model.HostPort{{Number: 30080, Protocol: model.TCP, Port: 80}, {Number: 443, Protocol: model.TCP, Port: 443}}
+	n.add(spec)
+	balanced := func() (found []string) {
+		for _, f := range n.backend.Faults() {
+			if strings.Contains(f, "host port") {
+				found = append(found, f)
+			}
+		}
+		return found
+	}
+	if _, err := n.backend.Idle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	text := "host port TCP 30080 of pod x/c1 is also TCP 0.0.0.0:30080 of a Service, and which of them gets connections is up to HNS: give the pod another hostPort"
+	if found := balanced(); len(found) != 1 || found[0] != text {
+		t.Errorf("faults %q, want %q", found, text)
+	}
+	if err := n.backend.DeleteEndpoint(ctx, spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	if found := balanced(); len(found) > 0 {
+		t.Errorf("without the pod: %q", found)
+	}
+	n.failing(func(op, _ string) bool { return op == "LoadBalancers" }, hns.CodeAccessDenied)
+	if _, err := n.backend.ServicePorts(ctx); err == nil {
+		t.Error("unknown ports count as none")
 	}
 }
 

@@ -98,18 +98,37 @@ func (l *loop) checkNodePorts(a *addition) error {
 			}
 		}
 	}
-	lister, ok := l.backend.(dataplane.SocketLister)
+	if lister, ok := l.backend.(dataplane.SocketLister); ok {
+		sockets, err := lister.Listening()
+		if err != nil {
+			return blame(CodeDataPath, err, "check the host ports of pod %s", a.pod())
+		}
+		for _, h := range a.hostPorts {
+			if i := slices.IndexFunc(sockets, h.TakenBy); i >= 0 {
+				return refuse(CodeTryAgain, "stop that process, give the pod another hostPort, or limit it to another address by hostIP",
+					"host port %s of pod %s: a process of node %s listens on %s", h, a.pod(), l.cfg.NodeName, sockets[i])
+			}
+		}
+	}
+	return l.checkServicePorts(a)
+}
+
+// checkServicePorts returns an error for host ports that could take connections of a Service, such as those of a NodePort.
+func (l *loop) checkServicePorts(a *addition) error {
+	lister, ok := l.backend.(dataplane.ServicePortLister)
 	if !ok {
 		return nil
 	}
-	sockets, err := lister.Listening()
+	ctx, cancel := l.opContext()
+	defer cancel()
+	ports, err := lister.ServicePorts(ctx)
 	if err != nil {
-		return blame(CodeDataPath, err, "check the host ports of pod %s", a.pod())
+		return dataPathError(err, "check the host ports of pod %s", a.pod())
 	}
 	for _, h := range a.hostPorts {
-		if i := slices.IndexFunc(sockets, h.TakenBy); i >= 0 {
-			return refuse(CodeTryAgain, "stop that process, give the pod another hostPort, or limit it to another address by hostIP",
-				"host port %s of pod %s: a process of node %s listens on %s", h, a.pod(), l.cfg.NodeName, sockets[i])
+		if i := slices.IndexFunc(ports, h.Overlaps); i >= 0 {
+			return refuse(CodeTryAgain, "give the pod another hostPort, or limit it to another address by hostIP",
+				"host port %s of pod %s: a Service has %s on node %s", h, a.pod(), ports[i], l.cfg.NodeName)
 		}
 	}
 	return nil

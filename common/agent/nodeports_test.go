@@ -4,6 +4,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -73,6 +74,41 @@ func TestPortsOfTheNode(t *testing.T) {
 		r.agent.Publish(cluster{pods: 9}.snapshot())
 		r.settle()
 		r.wantOnly(0, 1, 2, 3, 4)
+		r.end()
+	})
+}
+
+// TestPortsOfServices keeps pods from ports of Services where the data path could not tell them apart. Attached pods stay.
+func TestPortsOfServices(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		features := linux
+		features.HostPorts = true
+		r.fake = dataplanetest.NewFake(features)
+		r.start()
+		r.agent.Publish(cluster{pods: 9}.snapshot())
+		if err := r.addWithPort(0, "", 30080); err != nil {
+			t.Fatal(err)
+		}
+		r.fake.SetServicePorts(model.HostPort{Protocol: model.TCP, Number: 30080, Address: netip.IPv4Unspecified()},
+			model.HostPort{Protocol: model.TCP, Number: 443, Address: netip.MustParseAddr("192.168.0.1")})
+		if err := r.addWithPort(0, "", 30080); err != nil {
+			t.Errorf("ADD again: %v", err)
+		}
+		const text = "host port TCP 443 of pod shop/web-1: a Service has TCP 192.168.0.1:443 on node node1: give the pod another hostPort, or limit it to another address by hostIP"
+		wantCode(t, r.addWithPort(1, "", 443), 11, text)
+		wantCode(t, r.addWithPort(1, "192.168.0.1", 443), 11, "a Service has TCP 192.168.0.1:443")
+		r.end()
+		r.start() // the first pod stays, and another may not have its port
+		r.agent.Publish(cluster{pods: 9}.snapshot())
+		r.settle()
+		r.wantOnly(0)
+		for n, hostIP := range []string{"192.168.0.2", "fd00::1"} {
+			if err := r.addWithPort(n+1, hostIP, 443); err != nil {
+				t.Errorf("host port %s: %v", hostIP, err)
+			}
+		}
+		r.fake.FailServicePorts(errors.New("hns is gone"))
+		wantCode(t, r.addWithPort(3, "", 8080), 103, "hns is gone")
 		r.end()
 	})
 }

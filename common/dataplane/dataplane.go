@@ -155,6 +155,12 @@ type SocketLister interface {
 	Listening() ([]model.HostPort, error)
 }
 
+// ServicePortLister is implemented by a Backend whose host ports could take connections of Services.
+type ServicePortLister interface {
+	// ServicePorts returns the ports of Services at addresses of the node, in the form of SocketLister.
+	ServicePorts(ctx context.Context) ([]model.HostPort, error)
+}
+
 // Watcher is implemented by a Backend that reports single packets.
 type Watcher interface {
 	// Watch calls f with new flows and drops, in order, until the context is done. It begins with those

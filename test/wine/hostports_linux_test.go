@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestHostPortOfTheNode checks that a pod does not get a host port on which a process of the host listens: here the agent
-// itself. It gets another one.
+// TestHostPortOfTheNode checks that a pod does not get a host port on which a process of the host listens, here the agent
+// itself, or that is the NodePort of a Service. It gets another one.
 func TestHostPortOfTheNode(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
@@ -31,6 +31,14 @@ func TestHostPortOfTheNode(t *testing.T) {
 	const want = "host port TCP 9470 of pod shop/web: a process of node win1 listens on TCP 9470"
 	if _, err := m.Add(context.Background(), p); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("ADD: %v, want %q", err, want)
+	}
+	if _, err := m.Control("/balancer", url.Values{"nodeport": {"30080"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.HostPort = 30080
+	const ofService = "host port TCP 30080 of pod shop/web: a Service has TCP 0.0.0.0:30080 on node win1"
+	if _, err := m.Add(context.Background(), p); err == nil || !strings.Contains(err.Error(), ofService) {
+		t.Errorf("ADD: %v, want %q", err, ofService)
 	}
 	p.HostPort = 9471
 	_, err = m.Add(context.Background(), p)

@@ -87,7 +87,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if c.Events != nil {
 		b.flows = flowevents.New(c.Events, c.EventLimits)
 	}
-	b.balancers = kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), log)
+	b.balancers = kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), b.nodeAddresses, log)
 	if b.registry, err = openRegistry(c.File); err != nil {
 		log.Error("endpoints of other plugins are found again", "error", err)
 	}

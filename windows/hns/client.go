@@ -116,14 +116,24 @@ type Meter interface {
 	EndpointStats(ctx context.Context, id string) (Stats, error)
 }
 
-// DSRFlag is the flag of a load balancer with direct server return.
-const DSRFlag = 1
+// The flags of a load balancer: with direct server return, and for IPv6.
+const (
+	DSRFlag      = 1
+	BalancerIPv6 = 2
+)
 
 // LoadBalancer is the part of a load balancer that Isthmus reads. kube-proxy makes them.
 type LoadBalancer struct {
 	// FrontendVIPs are the addresses of the Service; empty, or an empty text, for a NodePort.
 	FrontendVIPs []string
 	Flags        uint32
+	Ports        []BalancerPort
+}
+
+// BalancerPort is a port of a Service.
+type BalancerPort struct {
+	Protocol uint32
+	External uint16
 }
 
 // DSR reports whether backends see the client and answer it directly.

@@ -274,7 +274,11 @@ func (service) LoadBalancers(ctx context.Context) (balancers []LoadBalancer, err
 	err = do(ctx, "LoadBalancers", func() error {
 		list, err := hcn.ListLoadBalancers()
 		for i := range list {
-			balancers = append(balancers, LoadBalancer{FrontendVIPs: list[i].FrontendVIPs, Flags: uint32(list[i].Flags)})
+			b := LoadBalancer{FrontendVIPs: list[i].FrontendVIPs, Flags: uint32(list[i].Flags)}
+			for _, m := range list[i].PortMappings {
+				b.Ports = append(b.Ports, BalancerPort{Protocol: m.Protocol, External: m.ExternalPort})
+			}
+			balancers = append(balancers, b)
 		}
 		return err
 	})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeproxy reads the load balancers that kube-proxy has made in HNS, and reports whether they keep the
-// addresses of clients. Without direct server return (DSR) a load balancer puts the address of the node in place of
+// Package kubeproxy reads the load balancers that kube-proxy has made in HNS. It reports those that have the port of a pod's host
+// port, and whether they keep the addresses of clients. Without direct server return (DSR) a load balancer puts the address of the node in place of
 // the client's. The node reaches its pods whatever policies say, so ingress policy then decides nothing about
 // callers of a Service.
 //
@@ -12,6 +12,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -26,20 +29,65 @@ const Interval = time.Minute
 type Watcher struct {
 	balancers hns.Balancers
 	canDSR    bool
+	node      func() []netip.Addr
 	log       *slog.Logger
+
+	// hosted are the attachments with host ports.
+	hosted map[model.EndpointID]dataplane.EndpointSpec
 
 	next  time.Time
 	found *counts // of the last reading; nil if there was none
+	ports []model.HostPort
 }
 
 var (
-	_ dataplane.Component = (*Watcher)(nil)
-	_ dataplane.Describer = (*Watcher)(nil)
+	_ dataplane.Component        = (*Watcher)(nil)
+	_ dataplane.Describer        = (*Watcher)(nil)
+	_ dataplane.EndpointObserver = (*Watcher)(nil)
 )
 
-// New returns the component. canDSR reports whether this HNS has direct server return.
-func New(b hns.Balancers, canDSR bool, log *slog.Logger) *Watcher {
-	return &Watcher{balancers: b, canDSR: canDSR, log: log}
+// New returns the component. canDSR reports whether this HNS has direct server return, and node the addresses of the node.
+func New(b hns.Balancers, canDSR bool, node func() []netip.Addr, log *slog.Logger) *Watcher {
+	return &Watcher{balancers: b, canDSR: canDSR, node: node, log: log, hosted: make(map[model.EndpointID]dataplane.EndpointSpec)}
+}
+
+// EndpointAdded implements dataplane.EndpointObserver.
+func (w *Watcher) EndpointAdded(spec dataplane.EndpointSpec) {
+	if len(spec.HostPorts) > 0 {
+		w.hosted[spec.ID] = spec
+	}
+}
+
+// RemoveEndpoint implements dataplane.EndpointObserver.
+func (w *Watcher) RemoveEndpoint(id model.EndpointID) error {
+	delete(w.hosted, id)
+	return nil
+}
+
+// NodePorts returns the ports of load balancers at addresses of the node: those of NodePorts, which have no address, and those of
+// external addresses of Services.
+func NodePorts(list []hns.LoadBalancer, node []netip.Addr) (all []model.HostPort) {
+	for i := range list {
+		b := &list[i]
+		var at []netip.Addr
+		for _, vip := range b.FrontendVIPs {
+			if a, err := netip.ParseAddr(vip); err == nil && slices.Contains(node, a) {
+				at = append(at, a)
+			}
+		}
+		if !b.HasAddress() {
+			at = []netip.Addr{netip.IPv4Unspecified()}
+			if b.Flags&hns.BalancerIPv6 != 0 {
+				at = []netip.Addr{netip.IPv6Unspecified()}
+			}
+		}
+		for _, p := range b.Ports {
+			for _, a := range at {
+				all = append(all, model.HostPort{Address: a, Protocol: model.Protocol(p.Protocol), Number: p.External})
+			}
+		}
+	}
+	return all
 }
 
 // Apply implements dataplane.Component. No section of a State concerns it.
@@ -59,7 +107,7 @@ func (w *Watcher) Sync(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	found := count(list)
-	w.found = &found
+	w.found, w.ports = &found, NodePorts(list, w.node())
 	return nil
 }
 
@@ -87,15 +135,29 @@ func (c counts) without() bool { return c.all > 0 && c.dsr == 0 }
 
 // Problems implements dataplane.Component.
 func (w *Watcher) Problems() []string {
+	all := w.conflicts()
 	if w.found == nil || !w.found.without() {
-		return nil
+		return all
 	}
 	remedy := "set winkernel.enableDSR: true for kube-proxy (--enable-dsr)"
 	if !w.canDSR {
 		remedy = "update Windows, as this HNS has no DSR"
 	}
-	return []string{fmt.Sprintf("kube-proxy balances Services without direct server return (%d load balancers): pods see this node as the client, "+
-		"so ingress policy does not hold for callers of a Service: %s", w.found.all, remedy)}
+	return append(all, fmt.Sprintf("kube-proxy balances Services without direct server return (%d load balancers): pods see this node as the client, "+
+		"so ingress policy does not hold for callers of a Service: %s", w.found.all, remedy))
+}
+
+// conflicts lists the host ports of pods that a Service has got since.
+func (w *Watcher) conflicts() (all []string) {
+	for _, id := range slices.Sorted(maps.Keys(w.hosted)) {
+		spec := w.hosted[id]
+		for _, h := range spec.HostPorts {
+			if i := slices.IndexFunc(w.ports, h.Overlaps); i >= 0 {
+				all = append(all, fmt.Sprintf("host port %s of pod %s is also %s of a Service, and which of them gets connections is up to HNS: give the pod another hostPort", h, spec.Pod, w.ports[i]))
+			}
+		}
+	}
+	return all
 }
 
 // Facts implements dataplane.Describer.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,9 @@ func (h *host) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 	time.Sleep(h.takes)
 	return h.list, h.err
 }
+
+// none are the addresses of the node.
+func none() []netip.Addr { return nil }
 
 // balancer is one of kube-proxy.
 func balancer(dsr bool, addresses ...string) hns.LoadBalancer {
@@ -57,7 +61,7 @@ func TestProblems(t *testing.T) {
 		"node ports only":  {[]hns.LoadBalancer{nodePort, noAddress}, false, "", "none, kube-proxy"},
 		"an old HNS":       {[]hns.LoadBalancer{balancer(false, "10.96.0.1")}, true, "update Windows", "0 of 1"},
 	} {
-		w := kubeproxy.New(&host{list: c.list}, !c.old, slog.New(slog.DiscardHandler))
+		w := kubeproxy.New(&host{list: c.list}, !c.old, none, slog.New(slog.DiscardHandler))
 		if err := w.Sync(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +81,7 @@ func TestReadings(t *testing.T) { synctest.Test(t, readings) }
 
 func readings(t *testing.T) {
 	h, now := &host{err: errors.New("planted")}, time.Now()
-	w := kubeproxy.New(h, true, slog.New(slog.DiscardHandler))
+	w := kubeproxy.New(h, true, none, slog.New(slog.DiscardHandler))
 	sync := func(after time.Duration) {
 		t.Helper()
 		if err := w.Sync(t.Context(), now.Add(after)); err != nil {
@@ -108,7 +112,7 @@ func readings(t *testing.T) {
 func TestSlowReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &host{err: errors.New("no answer"), takes: 2 * kubeproxy.Interval}
-		w := kubeproxy.New(h, true, slog.New(slog.DiscardHandler))
+		w := kubeproxy.New(h, true, none, slog.New(slog.DiscardHandler))
 		for _, c := range []struct {
 			wait  time.Duration
 			calls int

@@ -45,8 +45,11 @@ type Fake struct {
 	counters dataplane.Counters
 	verdicts map[model.EndpointID][2][2]uint64
 	sockets  []model.HostPort
-	log      []string
-	applied  int
+	services []model.HostPort
+	// servicesErr is the error of ServicePorts.
+	servicesErr error
+	log         []string
+	applied     int
 }
 
 var (
@@ -141,6 +144,29 @@ func (f *Fake) Listening() ([]model.HostPort, error) {
 	}
 	defer f.leave()
 	return f.sockets, nil
+}
+
+// SetServicePorts sets what ServicePorts returns.
+func (f *Fake) SetServicePorts(all ...model.HostPort) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.services = all
+}
+
+// FailServicePorts sets the error of ServicePorts.
+func (f *Fake) FailServicePorts(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.servicesErr = err
+}
+
+// ServicePorts implements ServicePortLister.
+func (f *Fake) ServicePorts(context.Context) ([]model.HostPort, error) {
+	if err := f.enter(); err != nil {
+		return nil, err
+	}
+	defer f.leave()
+	return f.services, f.servicesErr
 }
 
 // Reopen undoes Close, for the next agent.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"strconv"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 )
@@ -57,13 +58,20 @@ func (s *Service) noteBalancers() {
 	s.balancers.Store(&all)
 }
 
-// addBalancer makes a load balancer of TCP port 443 of an address.
+// addBalancer makes a load balancer of TCP port 443 of an address, or of the TCP port of a NodePort.
 func (s *Service) addBalancer(q url.Values) (string, error) {
-	if _, err := netip.ParseAddr(q.Get("vip")); err != nil {
+	vips, port := []any{q.Get("vip")}, 443
+	if nodePort := q.Get("nodeport"); nodePort != "" {
+		n, err := strconv.ParseUint(nodePort, 10, 16)
+		if err != nil {
+			return "", fmt.Errorf("nodeport: %w", err)
+		}
+		vips, port = nil, int(n)
+	} else if _, err := netip.ParseAddr(q.Get("vip")); err != nil {
 		return "", fmt.Errorf("vip: %w", err)
 	}
-	d := document{"FrontendVIPs": []any{q.Get("vip")}, "HostComputeEndpoints": []any{}, "Flags": float64(0),
-		"PortMappings":  []any{map[string]any{"Protocol": float64(6), "InternalPort": float64(6443), "ExternalPort": float64(443)}},
+	d := document{"FrontendVIPs": vips, "HostComputeEndpoints": []any{}, "Flags": float64(0),
+		"PortMappings":  []any{map[string]any{"Protocol": float64(6), "InternalPort": float64(6443), "ExternalPort": float64(port)}},
 		"SchemaVersion": map[string]any{"Major": float64(2), "Minor": float64(0)}}
 	if q.Get("dsr") == "true" {
 		d["Flags"] = float64(dsr)
