@@ -255,3 +255,50 @@ func TestRuntimeErrors(t *testing.T) {
 		})
 	}
 }
+
+// TestReservedHost expects neither an agent nor an uninstallation while another process holds what one agent of the host may use. It
+// does not touch the data path. An agent holds it until it ends.
+func TestReservedHost(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the agent's pipe is for administrators only")
+	}
+	opened, held := 0, 0
+	var taken error
+	backend := func(*options, func(string), *slog.Logger) opener {
+		return opener{
+			reserve: func() (io.Closer, error) { held++; return closer(func() { held-- }), taken },
+			remove:  func(context.Context) error { opened++; return nil },
+			open: func(context.Context, model.Node) (dataplane.Backend, error) {
+				opened++
+				return nil, fmt.Errorf("held %d times", held)
+			},
+		}
+	}
+	run := func(args ...string) (int, string) {
+		own, err := os.MkdirTemp("", "isthmus")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(own)
+		var errs bytes.Buffer
+		args = append(args, "--state-dir="+filepath.Join(own, "s"), "--socket="+filepath.Join(own, "r", "a.sock"), "--log-level=error")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return env{stdout: io.Discard, stderr: &errs, backend: backend}.run(ctx, args), errs.String()
+	}
+	serve := []string{"--node-name=n", "--manifests", t.TempDir(), "--http-address="}
+	if status, text := run(serve...); status != 1 || !strings.Contains(text, "held 1 times") || held != 0 {
+		t.Errorf("alone: exit status %d, %q, held %d", status, text, held)
+	}
+	opened, taken = 0, errors.New("HNS is in use")
+	for _, args := range [][]string{serve, {"uninstall"}} {
+		if status, text := run(args...); status != 1 || !strings.Contains(text, "HNS is in use") || opened > 0 {
+			t.Errorf("%v: exit status %d, %q, opened %d", args, status, text, opened)
+		}
+	}
+}
+
+// closer is a function as an io.Closer.
+type closer func()
+
+func (c closer) Close() error { c(); return nil }

@@ -73,7 +73,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
 		return windows.New(ctx, c, client, log)
 	}
-	return opener{remove: remove, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: open}
+	return opener{remove: remove, reserve: reserveHNS, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: open}
 }
 
 // openForeign opens the data path on the endpoints of another CNI plugin.

@@ -31,6 +31,9 @@ type opener struct {
 	metrics []prometheus.Collector
 	// directories are those of the data path, besides --state-dir: only one agent may use them.
 	directories []string
+	// reserve takes what one agent of this host may use and no directory stands for, until Close, which may be repeated; nil if there
+	// is nothing.
+	reserve func() (io.Closer, error)
 	// remove removes the data path; nil if nothing needs removal.
 	remove func(context.Context) error
 }

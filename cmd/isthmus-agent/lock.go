@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -15,12 +16,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/dirlock"
 )
 
-// locks are the directories that this agent holds.
-type locks []*dirlock.Lock
+// locks are what this agent holds.
+type locks []io.Closer
 
-// lock locks directories, all or none. Two agents that write the same records or maps would undo each
+// held is a directory that this agent holds.
+type held struct{ *dirlock.Lock }
+
+// Close implements io.Closer.
+func (h held) Close() error { return h.Release() }
+
+// lock locks directories and what else only one agent may use, all or none. Two agents that write the same records or maps would undo each
 // other's work. It waits for an agent that is stopping.
-func (o *options) lock(ctx context.Context, dirs []string, log *slog.Logger) (locks, error) {
+func (o *options) lock(ctx context.Context, b opener, dirs []string, log *slog.Logger) (locks, error) {
 	var all locks
 	for _, dir := range dirs {
 		l, err := dirlock.Take(ctx, dir, o.lockTimeout, func(holder string) {
@@ -33,14 +40,22 @@ func (o *options) lock(ctx context.Context, dirs []string, log *slog.Logger) (lo
 			}
 			return nil, err
 		}
-		all = append(all, l)
+		all = append(all, held{l})
 	}
-	return all, nil
+	if b.reserve == nil {
+		return all, nil
+	}
+	reserved, err := b.reserve()
+	if err != nil {
+		all.release()
+		return nil, err
+	}
+	return append(all, reserved), nil
 }
 
 func (l locks) release() {
 	for _, one := range l {
-		_ = one.Release() // the end of the process does so anyway
+		_ = one.Close() // the end of the process does so anyway
 	}
 }
 

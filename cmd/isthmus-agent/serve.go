@@ -59,7 +59,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if err != nil {
 		return daemon.UsageError{Err: err}
 	}
-	locks, err := o.lock(ctx, append(backend.directories, o.recordDir()), log)
+	locks, err := o.lock(ctx, backend, append(backend.directories, o.recordDir()), log)
 	if err != nil {
 		return err
 	}

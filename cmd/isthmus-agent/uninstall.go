@@ -75,7 +75,7 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 	defer held.Close()
 	backend := e.backend(&u.options, func(string) {}, log)
 	// Missing directories are not created.
-	locks, err := u.lock(ctx, existing(append(backend.directories, u.recordDir())), log)
+	locks, err := u.lock(ctx, backend, existing(append(backend.directories, u.recordDir())), log)
 	if err != nil {
 		return fmt.Errorf("uninstall while no agent runs: %w", err)
 	}
