@@ -122,6 +122,9 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 			continue
 		}
 		members, err := acl.DecodeSet(set)
+		if _, twice := inv.Sets[set.ID]; twice {
+			err = errors.New("hns lists it twice")
+		}
 		if err != nil {
 			b.log.Warn("a set has content that Isthmus does not write; it is replaced", "set", set.ID, "error", err)
 			inv.broken[set.ID], inv.Unknown[set.ID] = true, true

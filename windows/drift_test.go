@@ -3,13 +3,17 @@
 package windows_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // drifts are changes of ACLs and sets by another component.
@@ -45,6 +49,7 @@ func drifts(t *testing.T, n *node, first, second dataplane.EndpointSpec, network
 			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Add, ports.Policy())
 			return err
 		},
+		"an ACL for one port of schema 1": func() error { return n.narrow(first.ID) },
 		"a member more": func() error {
 			set.Values = "10.0.3.3,10.0.3.9"
 			_, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy())
@@ -79,6 +84,25 @@ func drifts(t *testing.T, n *node, first, second dataplane.EndpointSpec, network
 			return err
 		},
 	}
+}
+
+// narrow limits the rule that blocks ingress to one port, by a member of schema 1.
+func (n *node) narrow(id model.EndpointID) error {
+	n.t.Helper()
+	e := n.stored(id)
+	e.Policies = slices.DeleteFunc(e.Policies, func(p hns.Policy) bool { return !p.Is(hns.TypeACL) })
+	for i, p := range e.Policies {
+		var settings map[string]any
+		if err := p.Decode(&settings); err != nil {
+			return err
+		}
+		if settings["Action"] == "Block" && settings["Direction"] == "In" {
+			settings["InternalPort"] = 8080
+			e.Policies[i] = hns.MakePolicy(hns.TypeACL, settings)
+		}
+	}
+	_, err := n.fake.ModifyEndpoint(ctx, e.ID, hns.Update, e.Policies...)
+	return err
 }
 
 // TestDriftIsRepaired checks that the next Apply repairs changes by other processes in HNS.
@@ -161,5 +185,39 @@ func TestAuditNamesWhatIsOpen(t *testing.T) {
 			t.Errorf("%s: open %t; %+v", name, open, found)
 		}
 		n.apply(state)
+	}
+}
+
+// twice is an HNS that lists a further set.
+type twice struct {
+	*hnstest.Fake
+	more hns.Policy
+}
+
+func (c twice) Networks(ctx context.Context) ([]hns.Network, error) {
+	list, err := c.Fake.Networks(ctx)
+	if err == nil {
+		list[0].Policies = append(slices.Clip(list[0].Policies), c.more)
+	}
+	return list, err
+}
+
+// TestSetTwice checks that an audit calls a set open that HNS lists twice, whichever of the two is right: what ACLs do with it is not
+// known.
+func TestSetTwice(t *testing.T) {
+	n, first, second := two(t, hns.Server2022, bridgeConfig())
+	state := both(first, second, "10.0.3.3")
+	n.apply(state)
+	set := n.firstSet(state)
+	for _, values := range []string{set.Values, "10.0.3.3,10.0.3.9"} {
+		set.Values = values
+		b, err := windows.New(ctx, n.config, twice{n.fake, set.Policy()}, discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := b.Audit(ctx, state)
+		if err != nil || !slices.ContainsFunc(found, func(d dataplane.Drift) bool { return d.Object == "set" && d.Open }) {
+			t.Errorf("%s: audit finds %v, %v", values, found, err)
+		}
 	}
 }

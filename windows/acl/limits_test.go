@@ -281,8 +281,13 @@ func TestSetsRoundTrip(t *testing.T) {
 		}
 	}
 	for _, values := range []string{"", "10.0.0.0/8", "pods", "10.0.0.1,"} {
-		if _, err := acl.DecodeSet(hns.SetPolicy{ID: "isthmus-00ff-v4", Values: values}); err == nil {
+		if _, err := acl.DecodeSet(hns.SetPolicy{ID: "isthmus-00ff-v4", PolicyType: hns.IPSet, Values: values}); err == nil {
 			t.Errorf("%q was read", values)
+		}
+	}
+	for _, kind := range []string{"", "NESTEDIPSET"} {
+		if _, err := acl.DecodeSet(hns.SetPolicy{ID: "isthmus-00ff-v4", PolicyType: kind, Values: "10.0.0.1"}); err == nil {
+			t.Errorf("a set of type %q was read", kind)
 		}
 	}
 	for _, id := range []string{"azure-npm-1", "isthmus-", "isthmus-00ff", "isthmus-00ff-v5", "isthmus--v4", "isthmus-00ff-v4-2of2", "isthmus-00ff-v4-0of1", "isthmus-00ff-v4-xof2", "isthmus-00ff-v4-0of2-"} {

@@ -130,9 +130,12 @@ func EncodeSet(id string, members []netip.Addr) hns.SetPolicy {
 	return hns.SetPolicy{ID: id, Name: id, PolicyType: hns.IPSet, Values: b.String()}
 }
 
-// DecodeSet parses a set that HNS holds. Content that EncodeSet does not write is an error: prefixes, and
-// an empty list.
+// DecodeSet parses a set that HNS holds. Content that EncodeSet does not write is an error: prefixes,
+// an empty list, and sets of sets.
 func DecodeSet(s hns.SetPolicy) ([]netip.Addr, error) {
+	if !strings.EqualFold(s.PolicyType, hns.IPSet) {
+		return nil, fmt.Errorf("set %q: its type is %q", s.ID, s.PolicyType)
+	}
 	list, err := hns.ParseAddresses(s.Values)
 	if err != nil {
 		return nil, fmt.Errorf("set %q: %w", s.ID, err)

@@ -233,3 +233,36 @@ func TestEndpointHasAnotherAddress(t *testing.T) {
 		n.wantProblems("another address", map[model.EndpointID]string{s.ID: what})
 	}
 }
+
+// TestNarrowedACL checks that an own ACL is written again after another program limited it to one port, by a member of schema 1.
+func TestNarrowedACL(t *testing.T) {
+	n := newNode(t, hns.L2Bridge)
+	s := n.chained("web", "10.1.0.5", theirs()...)
+	n.apply(state(s))
+	list, err := n.fake.Endpoints(ctx, n.network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies := list[0].Policies
+	for i, p := range policies {
+		var settings map[string]any
+		if p.Is(hns.TypeACL) && p.Decode(&settings) == nil && settings["Action"] == "Block" && settings["Direction"] == "In" {
+			settings["ServiceName"] = "web"
+			policies[i] = hns.MakePolicy(hns.TypeACL, settings)
+		}
+	}
+	if _, err := n.fake.ModifyEndpoint(ctx, list[0].ID, hns.Update, policies...); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := n.backend.Endpoints(ctx); err != nil || len(list) != 1 || len(list[0].Problems) == 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if _, err := n.backend.Idle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	n.wantProblem("repaired", "")
+	n.want(s, "in out")
+	if strings.Contains(n.fake.Dump(), `"ServiceName":"web"`) {
+		t.Errorf("the ACL is still there:\n%s", n.fake.Dump())
+	}
+}

@@ -44,15 +44,18 @@ func split(policies []hns.Policy) (parts, error) {
 			p.kept = append(p.kept, policy)
 			continue
 		}
-		var a hns.ACL
-		if err := policy.Decode(&a); err != nil {
+		a, err := policy.ACL()
+		narrowed := errors.Is(err, hns.ErrNarrowed)
+		if err != nil && !narrowed {
 			return parts{}, fmt.Errorf("an ACL of another program cannot be read: %w", err)
 		}
 		if a = a.Normal(); a.RuleType == "" {
 			a.RuleType = hns.Switch
 		}
 		if strings.HasPrefix(a.ID, mark) {
-			p.own, p.ownRaw = append(p.own, a), append(p.ownRaw, policy)
+			if p.ownRaw = append(p.ownRaw, policy); !narrowed { // else the list is not what was written
+				p.own = append(p.own, a)
+			}
 			continue
 		}
 		if (a.Action != hns.Allow && a.Action != hns.Block) || (a.Direction != hns.In && a.Direction != hns.Out) || (a.RuleType != hns.Switch && a.RuleType != hns.Host) {

@@ -5,6 +5,7 @@ package hns
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -120,6 +121,30 @@ type ACL struct {
 
 // Policy wraps the ACL.
 func (a ACL) Policy() Policy { return MakePolicy(TypeACL, a) }
+
+// ErrNarrowed is the error of Policy.ACL for an ACL that matches fewer packets than its members in ACL say.
+var ErrNarrowed = errors.New("has a port or a service of schema 1, which limits it to fewer packets")
+
+// shown is an ACL as HNS shows it. The further members are of schema 1: clients of this package never write them, and HNS shows them
+// with zero values, if at all.
+type shown struct {
+	ACL
+	InternalPort, LocalPort, RemotePort, ServiceName any
+}
+
+// ACL decodes an ACL. With ErrNarrowed it also returns the members that it knows.
+func (p Policy) ACL() (ACL, error) {
+	var s shown
+	if err := p.Decode(&s); err != nil {
+		return ACL{}, err
+	}
+	for _, v := range [...]any{s.InternalPort, s.LocalPort, s.RemotePort, s.ServiceName} {
+		if v != nil && v != "" && v != 0.0 {
+			return s.ACL, fmt.Errorf("acl %q %w: %v", s.ID, ErrNarrowed, v)
+		}
+	}
+	return s.ACL, nil
+}
 
 // Normal returns the ACL in the spelling of this package, so that an answer of HNS can be compared with the
 // request.

@@ -139,15 +139,15 @@ type Endpoint struct {
 // Remote reports whether the endpoint represents an address on another node.
 func (e *Endpoint) Remote() bool { return e.Flags&RemoteEndpoint != 0 }
 
-// ACLs returns the endpoint's ACLs in the order in which HNS lists them.
+// ACLs returns the endpoint's ACLs in the order in which HNS lists them. The errors are those of Policy.ACL.
 func (e *Endpoint) ACLs() ([]ACL, error) {
 	var acls []ACL
 	for _, p := range e.Policies {
 		if !p.Is(TypeACL) {
 			continue
 		}
-		var a ACL
-		if err := p.Decode(&a); err != nil {
+		a, err := p.ACL()
+		if err != nil {
 			return nil, err
 		}
 		acls = append(acls, a)

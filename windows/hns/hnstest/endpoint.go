@@ -182,12 +182,11 @@ func normalise(policies []hns.Policy) {
 		if !p.Is(hns.TypeACL) || json.Unmarshal(p.Settings, &a) != nil {
 			continue
 		}
-		for _, member := range []string{"LocalAddresses", "ServiceName"} {
+		for member, zero := range map[string]any{"LocalAddresses": "", "ServiceName": "", "InternalPort": 0, "Scope": 0} {
 			if _, ok := a[member]; !ok {
-				a[member] = ""
+				a[member] = zero
 			}
 		}
-		a["InternalPort"], a["Scope"] = 0, 0
 		policies[i] = hns.MakePolicy(hns.TypeACL, a)
 	}
 }
