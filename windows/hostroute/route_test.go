@@ -101,7 +101,7 @@ func TestDamagedRoutes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "routes.json")
 	link, gateway := route("10.0.0.0/16", "0.0.0.0", 4, 256), route("0.0.0.0/0", "10.0.0.1", 4, 25)
 	host := &table{routes: []Route{gateway, link, route(metadata, "10.0.0.1", 4, 30)}}
-	for _, read := range []func(*Keeper) error{(*Keeper).Remember, func(k *Keeper) error { _, err := k.Restore(); return err }} {
+	for saves, read := range map[bool]func(*Keeper) error{true: (*Keeper).Remember, false: func(k *Keeper) error { _, err := k.Restore(); return err }} {
 		if err := os.WriteFile(file, []byte("\x00\x00"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -109,6 +109,9 @@ func TestDamagedRoutes(t *testing.T) {
 		want := file + " is damaged, and is now " + file + ".broken"
 		if err := read(k); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
+		}
+		if _, err := os.Stat(file); os.IsNotExist(err) == saves {
+			t.Errorf("saved %t, %v", saves, err)
 		}
 		if err := k.Remember(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("again: %v, want %q", err, want)
