@@ -110,6 +110,8 @@ func (b *Backend) enforce(ctx context.Context, all []found) (map[model.EndpointI
 			delete(b.refused, id)
 			if why := ambiguous(all, e); why != "" {
 				b.refused[id] = why
+			} else if s := stray(all, e); f == nil && s != nil {
+				errs = append(errs, b.closeStray(ctx, id, s))
 			}
 			continue
 		}
@@ -136,6 +138,14 @@ func (b *Backend) enforce(ctx context.Context, all []found) (map[model.EndpointI
 		b.note(id, f, opens)
 	}
 	return opened, errors.Join(errs...)
+}
+
+// closeStray denies everything on an endpoint that is not where its attachment was: packets of another pod could pass there.
+func (b *Backend) closeStray(ctx context.Context, id model.EndpointID, f *found) error {
+	if _, err := b.write(ctx, f, acl.DenyAll()); err != nil && !errors.Is(err, hns.ErrGone) {
+		return &dataplane.EndpointError{ID: id, Err: err}
+	}
+	return nil
 }
 
 // note records what is beside our ACLs.

@@ -161,8 +161,8 @@ func (n *node) wantProblems(what string, want map[model.EndpointID]string) {
 	}
 }
 
-// TestEndpointIsMoved moves the endpoint of a pod to the namespace of another one, which can then send by the policy of the first.
-// Both are reported until it is back. It was chained or adopted.
+// TestEndpointIsMoved moves the endpoint of a pod to the namespace of another one, which could then send by the policy of the first.
+// Both are reported, and the endpoint denies everything, until it is back. It was chained or adopted.
 func TestEndpointIsMoved(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		n := newNode(t, hns.L2Bridge)
@@ -196,12 +196,18 @@ func TestEndpointIsMoved(t *testing.T) {
 			want[web.ID] = "hns endpoint api of network azure is in its namespace too"
 		}
 		n.wantProblems("moved", want)
+		if !adopted { // else where it belongs is not known
+			n.want(web, "")
+		}
+		n.want(api, "in out")
 		move(api.NetNS, home)
 		n.wantProblems("back", nil)
+		n.want(web, "in out")
 	}
 }
 
-// TestEndpointHasAnotherAddress recreates the endpoint of a pod with another address. Packets pass there without policy.
+// TestEndpointHasAnotherAddress recreates the endpoint of a pod with another address. Packets pass there without policy, unless it is
+// the same endpoint, which denies everything.
 func TestEndpointHasAnotherAddress(t *testing.T) {
 	for what, keepID := range map[string]bool{"hns endpoint web of network azure is in its namespace too, and not under policy": false,
 		"hns endpoint web of network azure has the addresses [10.1.0.9], not [10.1.0.5]": true} {
@@ -229,7 +235,11 @@ func TestEndpointHasAnotherAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.apply(state(s))
-		n.unpoliced(s)
+		if there := spec("web", "10.1.0.9", s.NetNS); keepID {
+			n.want(there, "")
+		} else {
+			n.unpoliced(there)
+		}
 		n.wantProblems("another address", map[model.EndpointID]string{s.ID: what})
 	}
 }

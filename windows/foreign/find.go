@@ -126,15 +126,24 @@ func (b *Backend) further(all []found, id model.EndpointID, namespace, self stri
 // other addresses or in another namespace, and at others in the pod's namespace.
 func (b *Backend) strayed(all []found, id model.EndpointID) (problems []string) {
 	e := b.registry.Endpoints[id]
-	if i := slices.IndexFunc(all, func(f found) bool { return f.ID == e.HNS && f.HostComputeNamespace != "" }); i >= 0 {
-		f := &all[i]
+	if f := stray(all, e); f != nil {
 		what := "is not in its namespace any more"
 		if !f.has(e.IPs) {
 			what = fmt.Sprintf("has the addresses %v, not %v", addresses(&f.Endpoint), e.IPs)
 		}
-		problems = append(problems, fmt.Sprintf("hns endpoint %s of network %s %s: restart the pod", f.Name, f.network.Name, what))
+		problems = append(problems, fmt.Sprintf("hns endpoint %s of network %s %s, so it denies everything: restart the pod", f.Name, f.network.Name, what))
 	}
 	return append(problems, b.further(all, id, e.NetNS, e.HNS)...)
+}
+
+// stray returns the HNS endpoint that an attachment had, if locate does not find it: it is attached somewhere else, or with other
+// addresses.
+func stray(all []found, e entry) *found {
+	i := slices.IndexFunc(all, func(f found) bool { return f.ID == e.HNS && f.HostComputeNamespace != "" })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
 }
 
 // candidates returns the endpoints with the addresses of an attachment in its namespace.
