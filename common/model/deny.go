@@ -99,6 +99,26 @@ func (s *DenySet) Denies(a netip.Addr) bool {
 	return listed && !exempt
 }
 
+// Listing names the entries that contain an address, and their lists, as in "192.0.2.7 of DenyList a".
+func (s *DenySet) Listing(a netip.Addr) (all []string) {
+	for _, l := range s.Lists {
+		for _, p := range l.Entries {
+			if p.Contains(a) {
+				all = append(all, EntryText(p)+" of "+l.Origin().String())
+			}
+		}
+	}
+	return all
+}
+
+// EntryText returns an entry as people write it: without the prefix length if it is a single address.
+func EntryText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
 // InexactEntries returns the entries that are not enforced exactly because they contain an exempt address. whose
 // names the owner of the address, as in "of node a".
 func (s *DenySet) InexactEntries(a netip.Addr, whose string) []Unsupported {

@@ -127,6 +127,9 @@ func (r *Relay) Explain(ctx context.Context, s *model.Snapshot, f model.Flow) (*
 	}
 	asking.Wait()
 	x.Verdict = model.Allow.String()
+	if len(x.DenyLists) > 0 {
+		x.Verdict = model.Deny.String()
+	}
 	for i := range x.Sides {
 		if x.Sides[i].Decision.Verdict == model.Deny.String() {
 			x.Verdict = model.Deny.String()

@@ -28,6 +28,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
+	"github.com/isthmus-net/isthmus/common/relay/redact"
 )
 
 // three nodes: web and tools of shop are on n1, api of shop and vault of pay on n2, ledger of pay on n3.
@@ -255,6 +256,20 @@ func TestExplain(t *testing.T) {
 	r.check(t.Context())
 	if notes := fmt.Sprint(r.Notes(t.Context())); !strings.Contains(notes, "2 of 3 nodes do not answer, so that what they enforce is not known: n2, n3") {
 		t.Error(notes)
+	}
+}
+
+// A source of deny lists is denied whatever the nodes answer, and who may not read all namespaces does not see by which list.
+func TestExplainDenied(t *testing.T) {
+	r, _, _ := explainingRelay(t, nil)
+	o := inspect.MakeCluster(r.Objects().Snapshot).Objects()
+	o.DenyLists = []*model.DenyList{{Name: "scanners", Entries: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}}
+	x, err := r.Explain(t.Context(), o.Snapshot(), tcp("203.0.113.1", "10.0.2.2", 80))
+	if err != nil || x.Verdict != "deny" || len(x.Sides) != 1 || fmt.Sprint(x.DenyLists) != "[203.0.113.0/24 of DenyList scanners]" {
+		t.Errorf("%+v, %v", x, err)
+	}
+	if team := redact.Report(access.Scope{Namespaces: []string{"shop"}}, x); team.Verdict != "deny" || fmt.Sprint(team.DenyLists) != "[hidden]" {
+		t.Errorf("a team sees %+v", team)
 	}
 }
 

@@ -11,10 +11,12 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // outcome is the result of a case.
@@ -147,21 +149,29 @@ type question struct {
 	says  []string // unexpected answers of engines
 	// asked is the number of engines that could decide the query.
 	asked int
+	// dropped are the entries of deny lists that drop the flow, whatever policy says.
+	dropped []string
 }
 
 // ask runs the queries of a case in all engines.
 func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
 	asked := make([]question, len(c.queries))
 	cluster := engine.Compile(s, nil)
+	owners, denySet := s.Owners(), compile.DenySet(s)
 	for i := range c.queries {
 		q := question{testQuery: &c.queries[i]}
 		var err error
 		if f := q.forwarded; f != nil {
 			q.flow, q.cells = f.Ingress, cluster.Forwarded(f.Egress, f.Ingress)
+			q.dropped = explain.Denied(denySet, s, owners, f.Egress.Src, f.Ingress.Dst)
 		} else if q.flow, err = q.testQuery.flow(s, c.complete); err != nil {
 			return fmt.Errorf("%s: %s: %w", where(q.at, c.at), c.title, err)
 		} else {
 			q.cells = cluster.Questions(q.flow)
+			q.dropped = explain.Denied(denySet, s, owners, q.flow.Src, q.flow.Dst)
+		}
+		if len(q.dropped) > 0 && q.want == model.Allow {
+			q.says = append(q.says, "a deny list drops it")
 		}
 		asked[i] = q
 	}
@@ -203,8 +213,12 @@ func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
 }
 
 // put puts the query to one engine and records an unexpected answer. It skips engines that
-// build packets when no such packet can exist.
+// build packets when no such packet can exist. No engine decides what a deny list drops.
 func (q *question) put(e engine.Engine) {
+	if len(q.dropped) > 0 {
+		q.asked++
+		return
+	}
 	verdict := model.Allow
 	for _, cell := range q.cells {
 		v, err := e.Decide(cell)
@@ -228,6 +242,9 @@ func (q *question) put(e engine.Engine) {
 // tables at both ends.
 func (q *question) explain(c *testCase, out *strings.Builder, cluster *engine.Cluster, reference *policy.Evaluator) {
 	fmt.Fprintf(out, "FAIL %s %s: %s: want %s: %s\n", where(q.at, c.at), c.title, q.testQuery, q.want, strings.Join(q.says, "; "))
+	if len(q.dropped) > 0 {
+		fmt.Fprintf(out, "  dropped before policy decides: %s\n", strings.Join(q.dropped, ", "))
+	}
 	if len(q.cells) == 0 {
 		fmt.Fprintf(out, "  neither %s nor %s is a pod that policies apply to\n", q.flow.Src, q.flow.Dst)
 	}

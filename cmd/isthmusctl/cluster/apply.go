@@ -33,7 +33,7 @@ func ObjectsOf(s *model.Snapshot) model.Objects {
 // Apply returns a cluster after kubectl apply of more objects. Nodes of the applied objects are
 // left out: the cluster has its own. Labels that the cluster has and the applied objects do
 // not name stay. Pods of an applied workload that runs already get the labels and ports of its
-// template. prune removes the policies that the applied objects do not have.
+// template. prune removes the policies that the applied objects do not have. Deny lists stay.
 func Apply(live, applied model.Objects, prune bool) model.Objects {
 	o := live
 	o.Places, o.Workloads, o.NodeSelectors = applied.Places, applied.Workloads, applied.NodeSelectors
@@ -44,6 +44,7 @@ func Apply(live, applied model.Objects, prune bool) model.Objects {
 			return &n
 		})
 	o.Policies = replace(live.Policies, applied.Policies, func(p *model.Policy) model.Origin { return p.Origin.Key() }, second[*model.Policy])
+	o.DenyLists = replace(live.DenyLists, applied.DenyLists, func(l *model.DenyList) string { return l.Name }, second[*model.DenyList])
 	if prune {
 		o.Policies = slices.Clone(applied.Policies)
 	}

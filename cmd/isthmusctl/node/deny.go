@@ -136,7 +136,10 @@ func (c *clusterDenials) entries() []deniedEntry {
 	}
 	for _, l := range c.set.Lists {
 		for _, p := range l.Entries {
-			all = append(all, deniedEntry{Address: entryText(p), Verdict: "denied", By: []string{l.Origin().String()}})
+			if p.IsSingleIP() && !c.set.Denies(p.Addr()) {
+				continue // the address of a node, which follows
+			}
+			all = append(all, deniedEntry{Address: model.EntryText(p), Verdict: "denied", By: []string{l.Origin().String()}})
 		}
 	}
 	for _, a := range c.set.Exempt {
@@ -150,13 +153,7 @@ func (c *clusterDenials) check(a netip.Addr) deniedEntry {
 	if c.set == nil {
 		return d
 	}
-	for _, l := range c.set.Lists {
-		for _, p := range l.Entries {
-			if p.Contains(a) {
-				d.By = append(d.By, entryText(p)+" of "+l.Origin().String())
-			}
-		}
-	}
+	d.By = c.set.Listing(a)
 	switch {
 	case c.set.Denies(a):
 		d.Verdict = "denied"
@@ -164,14 +161,6 @@ func (c *clusterDenials) check(a netip.Addr) deniedEntry {
 		d.Verdict = "exempt"
 	}
 	return d
-}
-
-// entryText omits the prefix length of single addresses.
-func entryText(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
 }
 
 func (e env) writeDenied(all []deniedEntry, output string) error {

@@ -51,7 +51,7 @@ func (n *nodeDenials) entries() []deniedEntry {
 	}
 	slices.SortFunc(prefixes, model.ComparePrefixes)
 	for _, p := range prefixes {
-		d := deniedEntry{Address: entryText(p), Verdict: "denied"}
+		d := deniedEntry{Address: model.EntryText(p), Verdict: "denied"}
 		if action, ok := n.found.Singles[p.Addr()]; ok && p.IsSingleIP() && action == denymap.Exempt {
 			d.Verdict = "exempt"
 		}

@@ -33,7 +33,8 @@ With two directories, the command compares DIR_A with DIR_B. With one, it compar
 after kubectl apply of DIR. The cluster is that of the kubeconfig file that kubectl uses, of --kubeconfig and
 --context, or a dump of it with --manifests. Policies that only the cluster has stay, unless --prune removes them.
 Pods of workloads that run already get the labels of the new template. Pods that only one version has are listed,
-but not compared. Services that lead to other backends than before are listed with the verdict for each backend.
+but not compared. Services that lead to other backends than before are listed with the verdict for each backend, and
+deny lists with the sources that they deny in one version only.
 
 If a policy differs and selects no pod of its version, the command adds placeholder pods that match its selectors to
 both. So it also compares directories that hold only policies. --placeholders=false turns that off.
@@ -187,6 +188,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
 	r.addServices(p, v, after)
 	r.addServiceChanges(p, before, after, o.onlyOpened)
 	r.addTrafficPolicies(v, before)
+	r.addDenyLists(v, was, is, o.onlyOpened)
 	switch o.output {
 	case "text":
 		err = r.write(e.Stdout, o.limit)
@@ -198,7 +200,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
 	switch {
 	case err != nil:
 		return err
-	case len(r.Changes)+len(r.ServiceChanges) > 0:
+	case len(r.Changes)+len(r.ServiceChanges)+len(r.DenyLists) > 0:
 		return cli.ErrNo
 	case !o.AllowEmpty && !shared(v.was.Pods, v.is.Pods) && len(r.OnlyA)+len(r.OnlyB)+len(r.Policies) > 0:
 		return fmt.Errorf("nothing to compare: no pod is in both %s and %s", v.from, v.to)

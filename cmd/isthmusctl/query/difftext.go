@@ -31,6 +31,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	for _, s := range r.ServiceChanges {
 		s.write(&b)
 	}
+	for _, d := range r.DenyLists {
+		d.write(&b)
+	}
 	if len(r.TrafficPolicies) > 0 {
 		fmt.Fprintf(&b, "internalTrafficPolicy differs: %s\n", cli.Shorten(r.TrafficPolicies, maxEnds))
 	}
@@ -91,6 +94,13 @@ func (r *diffReport) count() (opens, closes int) {
 			closes++
 		}
 	}
+	for _, d := range r.DenyLists {
+		if d.Opens {
+			opens++
+		} else {
+			closes++
+		}
+	}
 	return opens, closes
 }
 
@@ -144,6 +154,9 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", what, cell(reach.PortsText(c.Ports)), cell(cli.Shorten(c.from, maxEnds)), cell(to), cell(c.sides()))
 	}
 	r.writeServicesMarkdown(&b)
+	for _, d := range r.DenyLists {
+		d.writeMarkdown(&b)
+	}
 	if len(r.TrafficPolicies) > 0 {
 		fmt.Fprintf(&b, "\ninternalTrafficPolicy differs: %s\n", cell(cli.Shorten(r.TrafficPolicies, maxEnds)))
 	}

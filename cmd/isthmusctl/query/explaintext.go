@@ -50,7 +50,10 @@ func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
 		at = p.Words()
 	}
 	fmt.Fprintf(&b, "%s -> %s %s: %s\n", x.From, x.To, at, x.Verdict)
-	if len(x.Sides) == 0 {
+	if len(x.DenyLists) > 0 {
+		wrapped(&b, "\ndeny lists: ", strings.Join(x.DenyLists, ", ")+"; nodes drop all packets of this source on their uplinks, before policy decides", 2)
+	}
+	if len(x.Sides)+len(x.DenyLists) == 0 {
 		b.WriteString("\nneither end is a pod that policies apply to: nothing is enforced\n")
 	}
 	denied := 0

@@ -99,6 +99,9 @@ func (e env) matrix(ctx context.Context, o *matrixOptions, protocolGiven bool) e
 			return cli.Usagef("no namespace %s: check the spelling", name)
 		}
 	}
+	if o.outside && s.DenyLists.Len() > 0 {
+		fmt.Fprintln(e.Stderr, "isthmusctl: deny lists drop packets of some addresses outside whatever policy says, which a matrix does not show: see isthmusctl deny list")
+	}
 	p := reach.New(s)
 	p.Progress = e.Progress("matrix", "groups")
 	e.warnCrowded(p)

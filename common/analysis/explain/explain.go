@@ -18,8 +18,10 @@ type Report struct {
 	To       End    `json:"to"`
 	Protocol string `json:"protocol"`
 	Port     uint16 `json:"port"`
-	// Verdict is "allow" if every side allows, else "deny".
+	// Verdict is "allow" if every side allows and no deny list has the source, else "deny".
 	Verdict string `json:"verdict"`
+	// DenyLists are the entries of deny lists by which nodes drop the flow before policy decides.
+	DenyLists []string `json:"deny_lists,omitempty"`
 	// Sides are the ends that decide, the source first.
 	Sides []Side `json:"sides"`
 	// Notes list what the verdict does not cover.
@@ -124,7 +126,8 @@ type Enforcement struct {
 type Enforced func(pod *model.Pod, d model.Direction, remote netip.Addr) []Enforcement
 
 // Flow decides a flow at both ends. An end without a pod that policies apply to decides
-// nothing. services are those of the cluster, as far as they are known. enforced may be nil.
+// nothing, except that deny lists drop some sources. services are those of the cluster, as far as they are known. enforced may be
+// nil.
 func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced Enforced) *Report {
 	x := Forwarded(s, f, f, services, func(model.Flow) Enforced { return enforced })
 	owners := s.Owners()
@@ -165,6 +168,7 @@ func Forwarded(s *model.Snapshot, egress, ingress model.Flow, services []*model.
 			x.Verdict = r.Decision.Verdict
 		}
 	}
+	x.denyLists(s, owners, egress.Src, ingress.Dst)
 	return x
 }
 

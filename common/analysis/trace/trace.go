@@ -72,6 +72,7 @@ func Flow(b *inspect.Bundle, s *model.Snapshot, f model.Flow, installed Installe
 		r: &Report{Node: b.About.Node, From: x.From, To: x.To, Protocol: x.Protocol, Port: x.Port,
 			Intended: x.Verdict, Installed: model.Allow.String(), Steps: []Step{}}}
 	t.service(s)
+	t.denyLists(x)
 	t.end(x, model.Egress, f.Src)
 	t.path()
 	t.end(x, model.Ingress, f.Dst)
@@ -86,6 +87,16 @@ func (t *tracer) service(s *model.Snapshot) {
 			return
 		}
 	}
+}
+
+// denyLists adds that deny lists have the source. Nothing here reads their maps.
+func (t *tracer) denyLists(x *explain.Report) {
+	if len(x.DenyLists) == 0 {
+		return
+	}
+	t.add(Step{What: "deny lists", Where: t.flow.Src.String(), Intended: model.Deny.String(), Cause: strings.Join(x.DenyLists, ", "), Installed: unknown,
+		Wrong: []string{"isthmusctl deny check on the node that receives the packet shows whether its maps have the address"}})
+	t.note(unknown)
 }
 
 func (t *tracer) add(s Step) {

@@ -88,6 +88,23 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestDeniedSource checks that a source of deny lists is denied, although policy allows it, and that the maps of deny lists are
+// not known.
+func TestDeniedSource(t *testing.T) {
+	b := bundle()
+	b.Cluster.DenyLists = []*model.DenyList{{Name: "scanners", Entries: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}}
+	exact := func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
+		return model.Allow, "", nil
+	}
+	for src, want := range map[string]string{"203.0.113.1": "deny unknown", "198.51.100.1": "allow allow"} {
+		r := trace.Flow(b, b.Cluster.Objects().Snapshot(), model.Flow{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("10.0.1.3"), Protocol: model.TCP, Port: 80}, exact)
+		first := r.Steps[0]
+		if got := r.Intended + " " + r.Installed; got != want || r.Drift || (r.Intended == "deny") != (first.What == "deny lists" && first.Cause == "203.0.113.0/24 of DenyList scanners") {
+			t.Errorf("from %s: %s, drift %t, first step %+v, want %s", src, got, r.Drift, first, want)
+		}
+	}
+}
+
 // TestEdits checks that a denied flow names the edits that would allow it.
 func TestEdits(t *testing.T) {
 	b := bundle()

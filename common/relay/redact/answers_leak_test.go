@@ -198,6 +198,7 @@ func (p pair) report() any {
 	p.secrets(x)
 	x.From, x.To, x.Protocol, x.Port, x.Verdict, x.Sides = p.end(), p.end(), p.text(true), uint16(p.visible.IntN(1<<16)), p.text(true), nil
 	p.some(&x.Notes)
+	p.is(p.scope.All, &x.DenyLists)
 	for range p.visible.IntN(3) {
 		x.Sides = append(x.Sides, p.side())
 	}

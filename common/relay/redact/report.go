@@ -35,6 +35,9 @@ func Report(scope access.Scope, x *explain.Report) *explain.Report {
 		return e
 	}
 	out := &explain.Report{From: end(x.From), To: end(x.To), Protocol: x.Protocol, Port: x.Port, Verdict: x.Verdict, Notes: x.Notes}
+	if out.DenyLists = x.DenyLists; len(x.DenyLists) > 0 && !scope.All {
+		out.DenyLists = []string{hiddenName}
+	}
 	for i := range x.Sides {
 		out.Sides = append(out.Sides, side(scope, &x.Sides[i]))
 	}
