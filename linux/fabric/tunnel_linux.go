@@ -209,3 +209,17 @@ func (c *changes) entries(index, family int, have []netlink.Neigh, want map[neig
 		c.do(fmt.Sprintf("set neighbour %s %s of %s", n.ip, n.mac, Device), netlink.NeighSet(e))
 	}
 }
+
+// TunnelsOn names the VXLAN devices of this network namespace with a UDP port.
+func TunnelsOn(port int) (names []string, err error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, l := range all {
+		if v, ok := l.(*netlink.Vxlan); ok && v.Port == port {
+			names = append(names, v.Name)
+		}
+	}
+	return names, nil
+}

@@ -52,6 +52,7 @@ func TestNode(t *testing.T) {
 	n.plugins()
 	n.links()
 	n.ports()
+	n.tunnels()
 	n.packetFilters()
 	if Worst(n.examine()) != Bad {
 		t.Error("the worst is not an error")
@@ -164,6 +165,23 @@ func (n *examined) ports() {
 	defer udp.Close()
 	n.expect("port tcp 9470", Warning, "is taken")
 	n.expect("port udp 4789", Warning, "is taken")
+}
+
+// tunnels checks that the agent's own tunnel does not count as another overlay.
+func (n *examined) tunnels() {
+	tunnel := func(name string, id int) {
+		n.inside(func() error {
+			l := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: name}, VxlanId: id, Port: 4789}
+			if err := netlink.LinkAdd(l); err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(l)
+		})
+	}
+	tunnel("isthmus-vxlan", 4096)
+	n.expect("port udp 4789", Good, "is that of isthmus-vxlan")
+	tunnel("vx0", 7)
+	n.expect("port udp 4789", Warning, "is taken by interface vx0")
 }
 
 func (n *examined) packetFilters() {

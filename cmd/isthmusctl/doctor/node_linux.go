@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/release"
 )
 
@@ -189,8 +190,24 @@ func (c Config) checkCloud() []Finding {
 
 // checkPorts checks whether other processes use the ports.
 func (c Config) checkPorts() []Finding {
-	return append(checkPort("udp", c.VXLANPort, "overlays with the same port take each other's packets; Windows nodes can use 4789 only",
-		"uninstall the other overlay, or give it another port"), c.checkMetricsPort()...)
+	return append(c.checkTunnelPort(), c.checkMetricsPort()...)
+}
+
+// checkTunnelPort checks whether another overlay uses the port. The device of a running agent does not count.
+func (c Config) checkTunnelPort() []Finding {
+	const why, remedy = "overlays with the same port take each other's packets; Windows nodes can use 4789 only", "uninstall the other overlay, or give it another port"
+	tunnels, err := fabric.TunnelsOn(c.VXLANPort)
+	own := slices.Index(tunnels, fabric.Device)
+	if err != nil || own < 0 && len(tunnels) == 0 {
+		return checkPort("udp", c.VXLANPort, why, remedy)
+	}
+	check := fmt.Sprintf("port udp %d", c.VXLANPort)
+	if own >= 0 {
+		if tunnels = slices.Delete(tunnels, own, own+1); len(tunnels) == 0 {
+			return []Finding{{Check: check, Severity: Good, What: "is that of " + fabric.Device + ", of Isthmus itself"}}
+		}
+	}
+	return []Finding{{check, Warning, "is taken by interface " + strings.Join(tunnels, ", "), why, remedy}}
 }
 
 func (c Config) checkMetricsPort() []Finding {
