@@ -5,6 +5,7 @@ package manifests
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -186,6 +187,7 @@ func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
 		f.kind.Put(&o, f.value)
 	}
 	o.Sort()
+	l.sharedAddresses(o.Pods)
 	explicit := make(map[model.PodID]bool, len(o.Pods))
 	for _, p := range o.Pods {
 		explicit[p.PodID] = true
@@ -197,6 +199,23 @@ func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
 	}
 	o.Sort()
 	return o, l.warnings, l.errors
+}
+
+// sharedAddresses warns about pods with the address of another one: only one of them has it.
+func (l *loader) sharedAddresses(pods []*model.Pod) {
+	owners := make(map[netip.Addr]*model.Pod)
+	for _, p := range pods {
+		if !p.Policed() {
+			continue
+		}
+		for _, a := range p.IPs {
+			if other := owners[a]; other != nil && other != p {
+				l.at = l.places[convert.ObjectName("Pod", p.Namespace, p.Name)]
+				l.warn(convert.Remark{Field: "status.podIP", Detail: fmt.Sprintf("%s is also that of pod %s: it counts for the younger, or else the last by name", a, other.PodID)})
+			}
+			owners[a] = p
+		}
+	}
 }
 
 // expand adds the pods of workloads. An explicit Pod object takes precedence.
