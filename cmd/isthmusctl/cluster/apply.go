@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -31,7 +32,7 @@ func ObjectsOf(s *model.Snapshot) model.Objects {
 }
 
 // Apply returns a cluster after kubectl apply of more objects. Nodes of the applied objects are
-// left out: the cluster has its own. Labels that the cluster has and the applied objects do
+// left out: the cluster has its own. Labels and annotations that the cluster has and the applied objects do
 // not name stay. Pods of an applied workload that runs already get the labels and ports of its
 // template. prune removes the policies that the applied objects do not have. Deny lists stay.
 func Apply(live, applied model.Objects, prune bool) model.Objects {
@@ -40,7 +41,7 @@ func Apply(live, applied model.Objects, prune bool) model.Objects {
 	o.Namespaces = replace(live.Namespaces, applied.Namespaces, func(n *model.Namespace) string { return n.Name },
 		func(was, is *model.Namespace) *model.Namespace {
 			n := *is
-			n.Labels = over(was.Labels, is.Labels)
+			n.Labels, n.Enforcement = over(was.Labels, is.Labels), cmp.Or(is.Enforcement, was.Enforcement)
 			return &n
 		})
 	o.Policies = replace(live.Policies, applied.Policies, func(p *model.Policy) model.Origin { return p.Origin.Key() }, second[*model.Policy])

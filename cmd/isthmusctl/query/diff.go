@@ -188,6 +188,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
 	r.addServices(p, v, after)
 	r.addServiceChanges(p, before, after, o.onlyOpened)
 	r.addTrafficPolicies(v, before)
+	r.addEnforcement(was, is)
 	r.addDenyLists(v, was, is, o.onlyOpened)
 	switch o.output {
 	case "text":

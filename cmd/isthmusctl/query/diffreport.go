@@ -23,6 +23,8 @@ type (
 		ServiceChanges []diffService `json:"service_changes"`
 		// TrafficPolicies are Services whose internalTrafficPolicy differs.
 		TrafficPolicies []string `json:"internal_traffic_policies_that_differ"`
+		// Enforcement are namespaces whose annotation isthmus.dev/enforcement differs.
+		Enforcement []string `json:"enforcement_that_differs"`
 		// DenyLists are sources that deny lists deny in one version only.
 		DenyLists []diffDeny `json:"deny_list_changes"`
 		// OnlyA and OnlyB are the pods that are not compared.

@@ -5,10 +5,12 @@ package query
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // maxEnds is the number of ends that text names.
@@ -37,6 +39,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	if len(r.TrafficPolicies) > 0 {
 		fmt.Fprintf(&b, "internalTrafficPolicy differs: %s\n", cli.Shorten(r.TrafficPolicies, maxEnds))
 	}
+	if len(r.Enforcement) > 0 {
+		fmt.Fprintf(&b, "%s differs: %s\n", model.AnnotationEnforcement, cli.Shorten(r.Enforcement, maxEnds))
+	}
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, cli.Shorten(only.pods, maxEnds))
 	}
@@ -50,6 +55,21 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	fmt.Fprintf(&b, "diff: opens=%d closes=%d changes=%d\n", opens, closes, opens+closes)
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// addEnforcement names the namespaces whose pods some nodes observe in one version only. Which nodes do depends on their mode.
+func (r *diffReport) addEnforcement(was, is *model.Snapshot) {
+	r.Enforcement = []string{}
+	for name, ns := range is.Namespaces.All() {
+		old := ""
+		if n, ok := was.Namespaces.Get(name); ok {
+			old = n.Enforcement
+		}
+		if old != ns.Enforcement {
+			r.Enforcement = append(r.Enforcement, fmt.Sprintf("namespace %s %s -> %s", name, cli.OrNone(old), cli.OrNone(ns.Enforcement)))
+		}
+	}
+	slices.Sort(r.Enforcement)
 }
 
 // uncompared are the pods that only one version has.
@@ -159,6 +179,9 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 	}
 	if len(r.TrafficPolicies) > 0 {
 		fmt.Fprintf(&b, "\ninternalTrafficPolicy differs: %s\n", cell(cli.Shorten(r.TrafficPolicies, maxEnds)))
+	}
+	if len(r.Enforcement) > 0 {
+		fmt.Fprintf(&b, "\n%s differs: %s\n", model.AnnotationEnforcement, cell(cli.Shorten(r.Enforcement, maxEnds)))
 	}
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "\nNot compared, only in the %s version: %s\n", only.in, cell(cli.Shorten(only.pods, maxEnds)))

@@ -163,6 +163,7 @@ func Forwarded(s *model.Snapshot, egress, ingress model.Flow, services []*model.
 			r.Notes = hiddenClients(s, owners, side.remote, pod, services)
 		}
 		r.Notes = append(r.Notes, forwards(s, owners, side.d, egress, ingress)...)
+		r.Notes = append(r.Notes, observed(s, pod, r.Decision)...)
 		x.Sides = append(x.Sides, r)
 		if r.Decision.Verdict == model.Deny.String() {
 			x.Verdict = r.Decision.Verdict
@@ -170,6 +171,15 @@ func Forwarded(s *model.Snapshot, egress, ingress model.Flow, services []*model.
 	}
 	x.denyLists(s, owners, egress.Src, ingress.Dst)
 	return x
+}
+
+// observed says that some nodes only report what the pod's namespace denies.
+func observed(s *model.Snapshot, pod *model.Pod, d Decision) []string {
+	ns, ok := s.Namespaces.Get(pod.Namespace)
+	if !ok || ns.Enforcement != model.Observe || d.Verdict != model.Deny.String() {
+		return nil
+	}
+	return []string{fmt.Sprintf("namespace %s has the annotation %s=%s: Linux nodes with --mode=policy or observe report the flow and let it pass", ns.Name, model.AnnotationEnforcement, model.Observe)}
 }
 
 // forwards says what a side decides about instead of the other end.
