@@ -115,7 +115,7 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 	if ((v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
 	    to.src_port != r->flow.src_port || to.protocol != r->flow.protocol)
 		return reject(v, r->slot, &r->flow, v6, DROP_UNMARKED);
-	if (tunnel_port && to.protocol == IPPROTO_UDP && to.dst_port == tunnel_port)
+	if (to.protocol == IPPROTO_UDP && ((tunnel_port && to.dst_port == tunnel_port) || is_tunnel(to.protocol, to.dst_port)))
 		return reject(v, r->slot, &to, v6, DROP_TUNNEL);
 	translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
 	if (r->kind == PACKET_ANSWER && (!translated || answers_client(r, &to, v6)))

@@ -254,6 +254,18 @@ static __always_inline enum outcome police_discovery(struct __sk_buff *skb, stru
 	return ACT_FLOW;
 }
 
+/* Reports whether a packet would enter a tunnel directly in IP, of this node or another. The host stack knows
+ * where those over UDP lead. Not inlined, so that the verifier checks it once. */
+__noinline int into_tunnel(const struct packet *p)
+{
+	struct ip dst;
+
+	if (!p || !is_tunnel(p->flow.protocol, 0))
+		return false;
+	dst = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
+	return !(class_of_address(&dst, p->v6) & PEER_POD);
+}
+
 static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, const struct endpoint *e, bool v6, bool from_pod)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
@@ -277,6 +289,8 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 			return drop(skb, l, p, DROP_FRAGMENT);
 		if (from_pod && odd_error(p, v6))
 			return drop(skb, l, p, DROP_NEIGHBOUR);
+		if (from_pod && into_tunnel(p))
+			return drop(skb, l, p, DROP_TUNNEL);
 	}
 	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))
 		return drop(skb, l, p, DROP_SPOOFED);

@@ -23,7 +23,7 @@ var (
 func (b *Backend) AuditedObjects() []string {
 	return []string{
 		"slots", "peers", "prefixes", "ports", "verdicts", "rows", "tables", "causes", "cause_blocks", "table_causes",
-		"endpoints", "locals", "attachments", "interfaces", "node_routes", "owners", "tunnel_nodes", "tunnel_sources",
+		"endpoints", "locals", "attachments", "interfaces", "node_routes", "owners", "tunnel_nodes", "tunnel_sources", "tunnel_kinds",
 		"deny_list", "deny_prefilter", "xdp", "variable", "generation", "pin", "link", "classifier", "netfilter", "nftables", "sysctl",
 	}
 }

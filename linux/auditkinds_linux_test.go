@@ -57,7 +57,7 @@ var damagedMaps = []struct {
 	{"node_routes4", "node_routes", false, false, "delete change add"}, {"node_routes6", "node_routes", false, false, "delete change add"},
 	{"owners4", "owners", false, false, "delete change add"}, {"owners6", "owners", false, false, "delete change add"},
 	{"tunnel_nodes", "tunnel_nodes", false, false, "delete change add"}, {"tunnel_sources4", "tunnel_sources", false, false, "delete change add"},
-	{"tunnel_sources6", "tunnel_sources", false, false, "delete change add"},
+	{"tunnel_sources6", "tunnel_sources", false, false, "delete change add"}, {"tunnel_kinds", "tunnel_kinds", false, false, "delete change add"},
 	{"deny4", "deny_list", false, false, "delete change add"}, {"deny_prefixes4", "deny_list", false, false, "delete change add"},
 	{"deny_prefixes6", "deny_list", false, false, "delete change add"}, {"deny_prefilter4", "deny_prefilter", false, false, "change"},
 	{"deny_prefilter6", "deny_prefilter", false, false, "change"},

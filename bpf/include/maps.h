@@ -103,6 +103,17 @@ struct {
 	__type(value, struct node_route);
 } node_routes6 SEC(".maps");
 
+/* The kinds of tunneled packets that devices of this node receive, and one such device. The nodes of a
+ * network have the same. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TUNNEL_KINDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct tunnel_kind);
+	__type(value, struct ifindex);
+} tunnel_kinds SEC(".maps");
+
 /* The peer class of single addresses: pods and nodes. After a miss, prefixes4 or prefixes6
  * decides. */
 struct {

@@ -68,6 +68,15 @@ struct {
 	__type(value, struct post_dnat_record);
 } post_dnat SEC(".maps");
 
+/* Reports whether packets of a protocol, for UDP those to a port, are tunneled packets of the kind that a
+ * device of this node receives. No pod may send them to nodes: the packet inside would have a source of its choice. */
+__noinline int is_tunnel(__u8 protocol, __u16 port)
+{
+	struct tunnel_kind kind = { .kind = (__u32)protocol << 16 | port };
+
+	return bpf_map_lookup_elem(&tunnel_kinds, &kind) != NULL;
+}
+
 /* Reports whether kube-proxy may translate a packet. */
 static __always_inline bool may_be_translated(const struct packet *p)
 {

@@ -47,8 +47,8 @@ enum outcome {
 	DROP_NEIGHBOUR = 10,   /* ARP, neighbour discovery or router message that is not
 				* allowed here */
 	DROP_UNMARKED = 11,    /* something rewrote the mark of a packet from a pod */
-	DROP_TUNNEL = 12,      /* VXLAN from a pod, or an inner source that belongs to another
-				* node */
+	DROP_TUNNEL = 12,      /* tunneled packet from a pod, or an inner source that belongs to
+				* another node */
 	DROP_PORT_TAKEN = 14,  /* DNAT gave the flow the ports of a connection on the fast path */
 };
 
@@ -152,6 +152,13 @@ struct owner_entry {
  * inner address. The two must be equal. */
 struct tunnel_node {
 	__u64 id; /* hash of the node name */
+};
+
+#define TUNNEL_KINDS 64
+
+/* A kind of tunneled packets. */
+struct tunnel_kind {
+	__u32 kind; /* protocol * 65536 + UDP port; the port is 0 for tunnels directly in IP */
 };
 
 struct addr4 {

@@ -300,6 +300,11 @@ type EgressTableNumber struct {
 	Table uint32
 }
 
+type EgressTunnelKind struct {
+	_    structs.HostLayout
+	Kind uint32
+}
+
 type EgressTunnelNode struct {
 	_  structs.HostLayout
 	Id uint64
@@ -365,6 +370,7 @@ const (
 	EgressMapSlots             = "slots"
 	EgressMapTableCauses       = "table_causes"
 	EgressMapTables            = "tables"
+	EgressMapTunnelKinds       = "tunnel_kinds"
 	EgressMapTunnelNodes       = "tunnel_nodes"
 	EgressMapTunnelSources4    = "tunnel_sources4"
 	EgressMapTunnelSources6    = "tunnel_sources6"
@@ -483,6 +489,7 @@ type EgressMapSpecs struct {
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
 	TableCauses    *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
+	TunnelKinds    *ebpf.MapSpec `ebpf:"tunnel_kinds"`
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.MapSpec `ebpf:"tunnel_sources6"`
@@ -569,6 +576,7 @@ type EgressMaps struct {
 	Slots          *ebpf.Map `ebpf:"slots"`
 	TableCauses    *ebpf.Map `ebpf:"table_causes"`
 	Tables         *ebpf.Map `ebpf:"tables"`
+	TunnelKinds    *ebpf.Map `ebpf:"tunnel_kinds"`
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.Map `ebpf:"tunnel_sources6"`
@@ -614,6 +622,7 @@ func (m *EgressMaps) Close() error {
 		m.Slots,
 		m.TableCauses,
 		m.Tables,
+		m.TunnelKinds,
 		m.TunnelNodes,
 		m.TunnelSources4,
 		m.TunnelSources6,

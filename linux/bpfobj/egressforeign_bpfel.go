@@ -52,6 +52,7 @@ const (
 	EgressForeignMapSlots             = "slots"
 	EgressForeignMapTableCauses       = "table_causes"
 	EgressForeignMapTables            = "tables"
+	EgressForeignMapTunnelKinds       = "tunnel_kinds"
 	EgressForeignMapTunnelNodes       = "tunnel_nodes"
 	EgressForeignMapTunnelSources4    = "tunnel_sources4"
 	EgressForeignMapTunnelSources6    = "tunnel_sources6"
@@ -170,6 +171,7 @@ type EgressForeignMapSpecs struct {
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
 	TableCauses    *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
+	TunnelKinds    *ebpf.MapSpec `ebpf:"tunnel_kinds"`
 	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.MapSpec `ebpf:"tunnel_sources6"`
@@ -256,6 +258,7 @@ type EgressForeignMaps struct {
 	Slots          *ebpf.Map `ebpf:"slots"`
 	TableCauses    *ebpf.Map `ebpf:"table_causes"`
 	Tables         *ebpf.Map `ebpf:"tables"`
+	TunnelKinds    *ebpf.Map `ebpf:"tunnel_kinds"`
 	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
 	TunnelSources6 *ebpf.Map `ebpf:"tunnel_sources6"`
@@ -301,6 +304,7 @@ func (m *EgressForeignMaps) Close() error {
 		m.Slots,
 		m.TableCauses,
 		m.Tables,
+		m.TunnelKinds,
 		m.TunnelNodes,
 		m.TunnelSources4,
 		m.TunnelSources6,

@@ -514,6 +514,11 @@ type PodTableNumber struct {
 	Table uint32
 }
 
+type PodTunnelKind struct {
+	_    structs.HostLayout
+	Kind uint32
+}
+
 type PodVerdictCount struct {
 	_       structs.HostLayout
 	Flows   [4]uint64
@@ -577,6 +582,7 @@ const (
 	PodMapSlots           = "slots"
 	PodMapTableCauses     = "table_causes"
 	PodMapTables          = "tables"
+	PodMapTunnelKinds     = "tunnel_kinds"
 	PodMapVerdictCounts   = "verdict_counts"
 	PodMapVerdicts        = "verdicts"
 	PodProgAdoptFlow      = "adopt_flow"
@@ -695,6 +701,7 @@ type PodMapSpecs struct {
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	TableCauses   *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	TunnelKinds   *ebpf.MapSpec `ebpf:"tunnel_kinds"`
 	VerdictCounts *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -783,6 +790,7 @@ type PodMaps struct {
 	Slots         *ebpf.Map `ebpf:"slots"`
 	TableCauses   *ebpf.Map `ebpf:"table_causes"`
 	Tables        *ebpf.Map `ebpf:"tables"`
+	TunnelKinds   *ebpf.Map `ebpf:"tunnel_kinds"`
 	VerdictCounts *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 }
@@ -828,6 +836,7 @@ func (m *PodMaps) Close() error {
 		m.Slots,
 		m.TableCauses,
 		m.Tables,
+		m.TunnelKinds,
 		m.VerdictCounts,
 		m.Verdicts,
 	)

@@ -55,6 +55,7 @@ const (
 	PodForeignMapSlots           = "slots"
 	PodForeignMapTableCauses     = "table_causes"
 	PodForeignMapTables          = "tables"
+	PodForeignMapTunnelKinds     = "tunnel_kinds"
 	PodForeignMapVerdictCounts   = "verdict_counts"
 	PodForeignMapVerdicts        = "verdicts"
 	PodForeignProgAdoptFlow      = "adopt_flow"
@@ -173,6 +174,7 @@ type PodForeignMapSpecs struct {
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	TableCauses   *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	TunnelKinds   *ebpf.MapSpec `ebpf:"tunnel_kinds"`
 	VerdictCounts *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -261,6 +263,7 @@ type PodForeignMaps struct {
 	Slots         *ebpf.Map `ebpf:"slots"`
 	TableCauses   *ebpf.Map `ebpf:"table_causes"`
 	Tables        *ebpf.Map `ebpf:"tables"`
+	TunnelKinds   *ebpf.Map `ebpf:"tunnel_kinds"`
 	VerdictCounts *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 }
@@ -306,6 +309,7 @@ func (m *PodForeignMaps) Close() error {
 		m.Slots,
 		m.TableCauses,
 		m.Tables,
+		m.TunnelKinds,
 		m.VerdictCounts,
 		m.Verdicts,
 	)

@@ -287,6 +287,11 @@ type XdpTableNumber struct {
 	Table uint32
 }
 
+type XdpTunnelKind struct {
+	_    structs.HostLayout
+	Kind uint32
+}
+
 type XdpVerdictCount struct {
 	_       structs.HostLayout
 	Flows   [4]uint64
@@ -352,6 +357,7 @@ const (
 	XdpMapSlots          = "slots"
 	XdpMapTableCauses    = "table_causes"
 	XdpMapTables         = "tables"
+	XdpMapTunnelKinds    = "tunnel_kinds"
 	XdpMapVerdictCounts  = "verdict_counts"
 	XdpMapVerdicts       = "verdicts"
 	XdpMapXdpCounters    = "xdp_counters"
@@ -453,6 +459,7 @@ type XdpMapSpecs struct {
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
 	TableCauses    *ebpf.MapSpec `ebpf:"table_causes"`
 	Tables         *ebpf.MapSpec `ebpf:"tables"`
+	TunnelKinds    *ebpf.MapSpec `ebpf:"tunnel_kinds"`
 	VerdictCounts  *ebpf.MapSpec `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpCounters    *ebpf.MapSpec `ebpf:"xdp_counters"`
@@ -530,6 +537,7 @@ type XdpMaps struct {
 	Slots          *ebpf.Map `ebpf:"slots"`
 	TableCauses    *ebpf.Map `ebpf:"table_causes"`
 	Tables         *ebpf.Map `ebpf:"tables"`
+	TunnelKinds    *ebpf.Map `ebpf:"tunnel_kinds"`
 	VerdictCounts  *ebpf.Map `ebpf:"verdict_counts"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
 	XdpCounters    *ebpf.Map `ebpf:"xdp_counters"`
@@ -578,6 +586,7 @@ func (m *XdpMaps) Close() error {
 		m.Slots,
 		m.TableCauses,
 		m.Tables,
+		m.TunnelKinds,
 		m.VerdictCounts,
 		m.Verdicts,
 		m.XdpCounters,

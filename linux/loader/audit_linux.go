@@ -46,6 +46,7 @@ type intent struct {
 	owners      map[netip.Prefix]bpfobj.PodOwnerEntry
 	senders     map[bpfobj.PodAddr6]bpfobj.EgressTunnelNode
 	sources     map[netip.Prefix]bpfobj.EgressTunnelNode
+	kinds       map[bpfobj.PodTunnelKind]bpfobj.PodIfindex
 }
 
 // ComparePolicy compares the policy maps with their intended content.
@@ -100,6 +101,9 @@ func (d *DataPath) checks(alive map[int]bool) ([]check, error) {
 	if w.senders != nil {
 		all = append(all, prefixesCheck("tunnel_sources", t.Sources4, t.Sources6, w.sources)...)
 		all = append(all, entriesCheck("tunnel_nodes", t.Nodes, w.senders))
+	}
+	if w.kinds != nil {
+		all = append(all, entriesCheck("tunnel_kinds", o.TunnelKinds, w.kinds))
 	}
 	if d.older == nil {
 		all = append(all, variableCheck("decides_alone", o.DecidesAlone, 1))

@@ -72,6 +72,26 @@ func (d *DataPath) SetTunnelNodes(nodes []TunnelNode) error {
 	return nil
 }
 
+// TunnelKind is a kind of tunneled packets.
+type TunnelKind struct {
+	Protocol uint8
+	Port     uint16 // of UDP, else 0
+}
+
+// SetTunnelKinds sets the kinds of tunneled packets that devices of this node receive, with the index of one such
+// device. The programs drop those that pods send to addresses other than those of pods.
+func (d *DataPath) SetTunnelKinds(kinds map[TunnelKind]int) error {
+	entries := make(map[bpfobj.PodTunnelKind]bpfobj.PodIfindex, len(kinds))
+	for k, index := range kinds {
+		entries[bpfobj.PodTunnelKind{Kind: uint32(k.Protocol)<<16 | uint32(k.Port)}] = bpfobj.PodIfindex{Ifindex: uint32(index)}
+	}
+	d.want.kinds = entries
+	if err := setEntries(d.objects.TunnelKinds, entries); err != nil {
+		return fmt.Errorf("write the kinds of tunnels: %w", err)
+	}
+	return nil
+}
+
 // outerKey returns the key of tunnel_nodes for an address: IPv4 uses the last four bytes.
 func outerKey(a netip.Addr) (k bpfobj.PodAddr6) {
 	if a.Is4() {

@@ -21,10 +21,11 @@ import (
 type Maps interface {
 	SetOwners(map[netip.Prefix]loader.Owner) error
 	SetTunnelNodes([]loader.TunnelNode) error
+	SetTunnelKinds(map[loader.TunnelKind]int) error
 }
 
-// Checks gives the programs the valid sources: the owners of addresses on this node, and the nodes
-// that send by tunnel.
+// Checks gives the programs the valid sources: the owners of addresses on this node, the nodes
+// that send by tunnel, and the tunnels of this node into which pods may not send.
 type Checks struct {
 	maps Maps
 	host dataplane.Host
@@ -35,6 +36,7 @@ type Checks struct {
 	known   bool           // whether ranges are known
 	owners  map[netip.Prefix]loader.Owner
 	senders []loader.TunnelNode
+	kinds   map[loader.TunnelKind]int
 	// problems describe settings that are not in force, and the remedy.
 	problems []string
 	due      time.Time
@@ -90,6 +92,7 @@ func (c *Checks) sync() {
 		}
 	}
 	c.report(err)
+	c.report(c.syncKinds())
 	senders := c.wantedSenders()
 	if c.senders != nil && slices.EqualFunc(senders, c.senders, sameSender) {
 		return
@@ -101,6 +104,28 @@ func (c *Checks) sync() {
 		return
 	}
 	c.senders = senders
+}
+
+// syncKinds writes the kinds of tunneled packets that this node receives, also by devices of other software.
+func (c *Checks) syncKinds() error {
+	found, err := link.Tunnels()
+	if err != nil {
+		return err
+	}
+	kinds := make(map[loader.TunnelKind]int, len(found))
+	for t, index := range found {
+		kinds[loader.TunnelKind(t)] = index
+	}
+	if c.kinds != nil && maps.Equal(kinds, c.kinds) {
+		return nil
+	}
+	c.kinds = nil
+	c.host.Step("write kinds of tunnels")
+	if err := c.maps.SetTunnelKinds(kinds); err != nil {
+		return err
+	}
+	c.kinds = kinds
+	return nil
 }
 
 func (c *Checks) report(err error) {

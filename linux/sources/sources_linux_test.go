@@ -22,6 +22,7 @@ import (
 type maps struct {
 	owners  map[netip.Prefix]loader.Owner
 	senders []loader.TunnelNode
+	kinds   map[loader.TunnelKind]int
 	writes  int
 	fails   error
 }
@@ -38,6 +39,14 @@ func (m *maps) SetTunnelNodes(n []loader.TunnelNode) error {
 	m.writes++
 	if m.fails == nil {
 		m.senders = n
+	}
+	return m.fails
+}
+
+func (m *maps) SetTunnelKinds(k map[loader.TunnelKind]int) error {
+	m.writes++
+	if m.fails == nil {
+		m.kinds = k
 	}
 	return m.fails
 }
@@ -59,7 +68,7 @@ func TestOwnersAndSenders(t *testing.T) {
 	if _, err := c.Apply(ctx, s); err != nil {
 		t.Fatal(err)
 	}
-	if p := c.Problems(); len(p) != 2 || !strings.Contains(p[0], "no memory") {
+	if p := c.Problems(); len(p) != 3 || !strings.Contains(p[0], "no memory") {
 		t.Errorf("problems %q", p)
 	}
 	m.fails = nil

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Tunnel is what the packets of a tunnel device have in common.
+type Tunnel struct {
+	Protocol uint8  // IP protocol number
+	Port     uint16 // of UDP, else 0
+}
+
+// tunnelProtocols are the protocols that devices receive, by their kind in the kernel. A device without a remote
+// address accepts them from any host.
+var tunnelProtocols = map[string][]uint8{
+	"ipip": {unix.IPPROTO_IPIP}, "sit": {unix.IPPROTO_IPV6, unix.IPPROTO_IPIP}, "ip6tnl": {unix.IPPROTO_IPV6, unix.IPPROTO_IPIP},
+	"gre": {unix.IPPROTO_GRE}, "gretap": {unix.IPPROTO_GRE}, "erspan": {unix.IPPROTO_GRE},
+	"ip6gre": {unix.IPPROTO_GRE}, "ip6gretap": {unix.IPPROTO_GRE}, "ip6erspan": {unix.IPPROTO_GRE},
+}
+
+// Tunnels returns the tunnels whose devices are up, with the index of a device for each.
+func Tunnels() (map[Tunnel]int, error) {
+	links, err := Whole(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return tunnelsOf(links), nil
+}
+
+func tunnelsOf(links []netlink.Link) map[Tunnel]int {
+	all := make(map[Tunnel]int)
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Flags&net.FlagUp == 0 {
+			continue
+		}
+		switch d := l.(type) {
+		case *netlink.Vxlan:
+			all[Tunnel{unix.IPPROTO_UDP, uint16(d.Port)}] = a.Index
+		case *netlink.Geneve:
+			all[Tunnel{unix.IPPROTO_UDP, d.Dport}] = a.Index
+		default:
+			for _, p := range tunnelProtocols[l.Type()] {
+				all[Tunnel{Protocol: p}] = a.Index
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"maps"
+	"net"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// The devices that are up say which tunneled packets a node receives.
+func TestTunnels(t *testing.T) {
+	up := func(index int) netlink.LinkAttrs { return netlink.LinkAttrs{Index: index, Flags: net.FlagUp} }
+	got := tunnelsOf([]netlink.Link{
+		&netlink.Vxlan{LinkAttrs: up(2), Port: 8472}, &netlink.Geneve{LinkAttrs: up(3), Dport: 6081}, &netlink.Iptun{LinkAttrs: up(4)},
+		&netlink.Gretun{LinkAttrs: up(5), Local: net.IPv4(10, 0, 0, 1)}, &netlink.Sittun{LinkAttrs: up(6)},
+		&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Index: 7}, Port: 4789}, &netlink.Veth{LinkAttrs: up(8)},
+	})
+	want := map[Tunnel]int{{17, 8472}: 2, {17, 6081}: 3, {4, 0}: 6, {41, 0}: 6, {47, 0}: 5}
+	if !maps.Equal(got, want) {
+		t.Errorf("tunnels %v, want %v", got, want)
+	}
+	if none := tunnelsOf([]netlink.Link{&netlink.Iptun{LinkAttrs: netlink.LinkAttrs{Index: 9}}}); len(none) > 0 {
+		t.Errorf("tunnels of a device that is down: %v", none)
+	}
+	for device, protocol := range map[netlink.Link]uint8{&netlink.Iptun{LinkAttrs: up(4)}: 4, &netlink.Ip6tnl{LinkAttrs: up(4)}: 41,
+		&netlink.Gretap{LinkAttrs: up(5)}: 47, &netlink.GenericLink{LinkAttrs: up(5), LinkType: "ip6gre"}: 47} {
+		if got := tunnelsOf([]netlink.Link{device}); got[Tunnel{Protocol: protocol}] == 0 {
+			t.Errorf("device of kind %s: %v, want protocol %d", device.Type(), got, protocol)
+		}
+	}
+}
