@@ -3,12 +3,16 @@
 package linux_test
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // Flows that policy allows add entries to tables of the kernel, which all pods of a node share: a neighbour for each
@@ -53,6 +57,48 @@ func TestFlowsFillTablesOfTheHost(t *testing.T) {
 		}))
 		if neighbours != flows || tracked != flows {
 			t.Errorf("%s: %d flows to as many addresses added %d neighbours and %d tracked connections", f.name, flows, neighbours, tracked)
+		}
+	}
+}
+
+// The kernel keeps fragments of incomplete datagrams up to a limit for the whole node, 4 MiB for each IP version. Policy about what is
+// no pod decides after the kernel has put a datagram together, so each pod can fill that limit, and the node loses the fragments
+// of others until these expire. SECURITY.md says so. Fragments to a pod are decided before.
+func TestFragmentsFillReassembly(t *testing.T) {
+	t.Parallel()
+	const incomplete = 8000
+	l := newServiceLab(t)
+	wa, wo, host, up := l.wire(l.pods["a"], "eth0"), l.wire(l.outside, "eth0"), l.hostMAC("a"), l.macIn(l.node, "eth0")
+	l.apply(isolate("a", model.Egress))
+	for i, f := range families {
+		from, port := addressSets[i], uint16(9990+10*i)
+		arrives := func(limit time.Duration) bool {
+			port++
+			heard := l.hearOn(l.node, net.JoinHostPort(f.node, fmt.Sprint(port)))
+			for began := time.Now(); ; {
+				for _, part := range inFragments(wo.mac, up, from.out, f.node, port, uint32(time.Now().UnixNano()), "whole") {
+					wo.send(part)
+				}
+				if heard() {
+					return true
+				}
+				if time.Since(began) > limit {
+					return false
+				}
+			}
+		}
+		flood := func(to string) {
+			for id := range uint32(incomplete) {
+				wa.send(inFragments(wa.mac, host, from.a, to, 9, id, "")[0])
+			}
+		}
+		flood(from.b)
+		if !arrives(patience) {
+			t.Errorf("%s: a datagram of another host is lost after fragments to a pod, which policy denies", f.node)
+		}
+		flood(f.node)
+		if arrives(silence) {
+			t.Errorf("%s: a datagram of another host arrives after %d incomplete ones of a pod", f.node, incomplete)
 		}
 	}
 }
