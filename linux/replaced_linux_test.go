@@ -14,11 +14,14 @@ import (
 )
 
 // resandbox replaces the sandbox of a pod. The DEL of the earlier one is still to come. The plugin makes an interface
-// with another name or the same, and with an index that is free.
-func (l *lab) resandbox(pod, name string, n byte, index int) {
+// with another name or the same, and with an index that is free. With other, the pod's end has another index, too.
+func (l *lab) resandbox(pod, name string, n byte, index int, other bool) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error { return netns.Remove("veth-" + pod) }))
 	l.pods[name] = l.namespace(pod + "-later")
+	if other {
+		l.must(l.pods[name].Do(func() error { return netns.Bridge("br0") }))
+	}
 	was, id := model.MakeEndpointID(pod, "eth0"), model.MakeEndpointID(pod+"-later", "eth0")
 	l.index = index
 	l.must(l.node.Do(func() error {
@@ -43,25 +46,30 @@ func TestLateDelete(t *testing.T) {
 	onForeign(t, func(t *testing.T, l *lab) {
 		a := l.pod("a", 11)
 		l.pod("b", 12)
-		l.pod("c", 13)
-		closed := isolate("b", model.Ingress, accept(pods("a"), tcp(90)))
-		l.apply(closed)
-		index := 0
-		l.must(l.node.Do(func() (err error) { index, err = link.Index("veth-c"); return err }))
-		l.resandbox("b", "b", 22, 0)
-		l.resandbox("c", "d", 23, index)
-		b, d := l.pods["b"], l.pods["d"]
-		for _, ns := range []*netns.NS{b, d} {
-			l.echo(ns, 90)
-			l.echo(ns, 91)
+		closed := []*model.Policy{isolate("b", model.Ingress, accept(pods("a"), tcp(90)))}
+		index := make(map[string]int)
+		for i, name := range []string{"c", "d"} {
+			l.pod(name, byte(13+i))
+			closed = append(closed, isolate(name, model.Ingress, accept(pods("a"), tcp(90))))
+			l.must(l.node.Do(func() (err error) { index[name], err = link.Index("veth-" + name); return err }))
 		}
-		heard := l.hearOn(b, "[::]:9999")
-		l.apply(closed, isolate("c", model.Ingress, accept(pods("a"), tcp(90))))
-		for _, deleted := range []string{"none", "b", "c"} {
+		l.apply(closed...)
+		l.resandbox("b", "b", 22, 0, false)
+		l.resandbox("c", "e", 23, index["c"], false)
+		l.resandbox("d", "f", 24, index["d"], true)
+		var addrs []netip.Addr
+		for i, name := range []string{"b", "e", "f"} {
+			l.echo(l.pods[name], 90)
+			l.echo(l.pods[name], 91)
+			addrs = append(addrs, podIPs(byte(22+i))...)
+		}
+		heard := l.hearOn(l.pods["b"], "[::]:9999")
+		l.apply(closed...)
+		for _, deleted := range []string{"none", "b", "c", "d"} {
 			l.must(l.node.Do(func() error {
 				return l.backend.DeleteEndpoint(context.Background(), model.MakeEndpointID(deleted, "eth0"))
 			}))
-			for _, ip := range append(podIPs(22), podIPs(23)...) {
+			for _, ip := range addrs {
 				l.sends(l.outside, 3, netip.AddrPortFrom(ip, 9999).String())
 				l.denied(a, "tcp", ip.String(), 91)
 				l.allowed(a, "tcp", ip.String(), 90)
