@@ -173,6 +173,8 @@ func TestPortMapping(t *testing.T) {
 	b.carry("another protocol", "host", connection(17, far, 999, nodeAddr, 8080), "", "")
 	b.carry("an address of its own", "host", connection(6, far, 998, vip, 8081), "b", "203.0.113.9:998 > 10.0.0.4:80")
 	b.carry("its port at the node", "host", connection(6, far, 997, nodeAddr, 8081), "", "")
+	b.sw.SetBalancers([]vfp.Balancer{{Protocol: 6, External: 8080, Internal: 80, Backends: []netip.Addr{aAddr}}})
+	b.carry("also a NodePort: no source says which is first", "host", connection(6, far, 996, nodeAddr, 8080), "b", "203.0.113.9:996 > 10.0.0.4:80")
 }
 
 // TestBalancers: a service leads to a pod. With DSR the sender's ACLs see that pod
