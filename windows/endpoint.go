@@ -112,7 +112,7 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	if e.MACAddress == "" {
 		return hns.Endpoint{}, errors.New("addresses: HNS endpoints need an IPv4 address")
 	}
-	mappings, err := hostport.Policies(spec.HostPorts, spec.IPs)
+	mappings, err := hostport.Policies(spec.HostPorts, spec.IPs, b.nodeAddresses())
 	if err != nil {
 		return hns.Endpoint{}, err
 	}

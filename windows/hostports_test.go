@@ -47,12 +47,12 @@ func TestHostPorts(t *testing.T) {
 	spec.IPs = append(spec.IPs, netip.MustParseAddr("fd00:1::7"))
 	spec.HostPorts = []model.HostPort{
 		{Number: 8080, Protocol: model.TCP, Port: 80},
-		{Number: 5353, Protocol: model.UDP, Port: 53, Address: netip.MustParseAddr("192.0.2.1")},
+		{Number: 5353, Protocol: model.UDP, Port: 53, Address: netip.MustParseAddr("192.168.0.1")},
 	}
 	want := []hns.PortMapping{
 		{Protocol: 6, InternalPort: 80, ExternalPort: 8080},
 		{Protocol: 6, InternalPort: 80, ExternalPort: 8080, Flags: hns.PortMappingIPv6},
-		{Protocol: 17, InternalPort: 53, ExternalPort: 5353, VIP: "192.0.2.1"},
+		{Protocol: 17, InternalPort: 53, ExternalPort: 5353, VIP: "192.168.0.1"},
 	}
 	for range 2 { // ADD may be repeated
 		n.add(spec)
@@ -75,6 +75,32 @@ func TestHostPorts(t *testing.T) {
 	}
 	if got := n.mappings(); len(got) != 0 {
 		t.Errorf("left behind: %+v", got)
+	}
+}
+
+// TestHostPortElsewhere checks that a pod gets no port of an address that is not one of the node. HNS would take connections of the
+// node and its pods to it: to a Service such as the API server or DNS, to another pod, or to a host.
+func TestHostPortElsewhere(t *testing.T) {
+	c := dualConfig()
+	c.HostAddresses.Read = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("203.0.113.7")}, nil }
+	n := newNode(t, hns.Server2022, c)
+	spec := n.spec("c1", "10.0.1.7")
+	spec.IPs = append(spec.IPs, netip.MustParseAddr("fd00:1::7"))
+	for address, own := range map[string]bool{"10.96.0.10": false, "10.0.1.8": false, "10.0.1.7": false, "192.168.0.2": false, "198.51.100.1": false, "127.0.0.1": false,
+		"fd00:ffff::2": false, "::1": false, "192.168.0.1": true, "203.0.113.7": true, "fd00:ffff::1": true, "0.0.0.0": true, "::": true} {
+		h := model.HostPort{Number: 53, Protocol: model.UDP, Port: 53, Address: netip.MustParseAddr(address)}
+		spec.HostPorts = []model.HostPort{h}
+		want := fmt.Sprintf("host port %s: it is not an address of the node", h)
+		_, err := n.backend.AddEndpoint(ctx, spec)
+		if own != (err == nil) || !own && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+		if got := n.mappings(); own != (len(got) == 1) {
+			t.Errorf("%s: mappings %+v", address, got)
+		}
+		if err := n.backend.DeleteEndpoint(ctx, spec.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

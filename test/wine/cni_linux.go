@@ -99,6 +99,8 @@ type Pod struct {
 	DNS *DNS
 	// HostPort is a TCP port of the node that leads to port 80 of the pod; 0 for none.
 	HostPort uint16
+	// HostIP is the address of that port; empty for all addresses of the node.
+	HostIP string
 	// prepared is the name of its endpoint if the agent had prepared it.
 	prepared string
 }
@@ -119,7 +121,7 @@ func (p Pod) runtime() *libcni.RuntimeConf {
 		capabilities["dns"] = p.DNS
 	}
 	if p.HostPort != 0 {
-		capabilities["portMappings"] = []map[string]any{{"hostPort": p.HostPort, "containerPort": 80, "protocol": "tcp"}}
+		capabilities["portMappings"] = []map[string]any{{"hostPort": p.HostPort, "hostIP": p.HostIP, "containerPort": 80, "protocol": "tcp"}}
 	}
 	return &libcni.RuntimeConf{CapabilityArgs: capabilities, ContainerID: p.Container, NetNS: p.NetNS, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name},

@@ -13,7 +13,7 @@ import (
 )
 
 // TestHostPortOfTheNode checks that a pod does not get a host port on which a process of the host listens, here the agent
-// itself, or that is the NodePort of a Service. It gets another one.
+// itself, that is the NodePort of a Service, or that is at the address of one. It gets another one.
 func TestHostPortOfTheNode(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
@@ -40,7 +40,12 @@ func TestHostPortOfTheNode(t *testing.T) {
 	if _, err := m.Add(context.Background(), p); err == nil || !strings.Contains(err.Error(), ofService) {
 		t.Errorf("ADD: %v, want %q", err, ofService)
 	}
-	p.HostPort = 9471
+	p.HostPort, p.HostIP = 443, "10.96.0.1"
+	const elsewhere = "host port TCP 10.96.0.1:443: it is not an address of the node"
+	if _, err := m.Add(context.Background(), p); err == nil || !strings.Contains(err.Error(), elsewhere) {
+		t.Errorf("ADD: %v, want %q", err, elsewhere)
+	}
+	p.HostPort, p.HostIP = 9471, ""
 	_, err = m.Add(context.Background(), p)
 	counted(t, "ADD", err)
 	counted(t, "DEL", m.Delete(context.Background(), p))

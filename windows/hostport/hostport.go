@@ -16,11 +16,15 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Policies returns the policies that forward ports of the node to a pod with these addresses: one for each host port
-// and address family of the pod. HNS supports TCP and UDP.
-func Policies(ports []model.HostPort, ips []netip.Addr) ([]hns.Policy, error) {
+// Policies returns the policies that forward ports of the node to a pod with the addresses ips: one for each host port
+// and address family of the pod. HNS supports TCP and UDP. It would forward connections to any address, such as that of a
+// Service or of another host, so that of a host port must be one of the node.
+func Policies(ports []model.HostPort, ips, node []netip.Addr) ([]hns.Policy, error) {
 	var list []hns.Policy
 	for _, h := range ports {
+		if !h.All() && !slices.Contains(node, h.Address) {
+			return nil, fmt.Errorf("host port %s: it is not an address of the node, and HNS would take all connections to it: remove hostIP, or use one of %v", h, node)
+		}
 		if h.Protocol != model.TCP && h.Protocol != model.UDP {
 			return nil, fmt.Errorf("host port %d/%s: HNS maps ports of TCP and UDP only: use a Service of type NodePort", h.Number, h.Protocol)
 		}
