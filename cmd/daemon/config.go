@@ -109,6 +109,9 @@ func setFlag(f *pflag.FlagSet, name string, value *yaml.Node, given, seen map[st
 	}
 	for _, v := range values {
 		if err := f.Set(name, v); err != nil {
+			if text := accepted[flag.Value.Type()]; text != "" {
+				return fmt.Errorf("%q: give %s", v, text)
+			}
 			if cause := errors.Unwrap(err); cause != nil { // without the name of the flag
 				err = cause
 			}

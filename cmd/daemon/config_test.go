@@ -79,7 +79,7 @@ func TestBadConfig(t *testing.T) {
 		"port: 70000\n":                          `line 1: port: "70000": `,
 		"port: [1, 2]\n":                         "takes no list",
 		"port:\n":                                "has no value",
-		"quarantine: soon\n":                     "invalid duration",
+		"quarantine: soon\n":                     `"soon": give a duration with its unit`,
 		"log-level: a\nlog-level: b\n":           "is there twice",
 		"masquerade: true\n":                     "--masquerade is on the command line too",
 		"config: other.yaml\n":                   "no such setting",

@@ -48,7 +48,7 @@ func Command(name, short, version string, run func(*cobra.Command) error) *cobra
 	}
 	RegisterConfig(root.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return UsageError{fmt.Errorf("%w: see %s --help", err, name)}
+		return UsageError{fmt.Errorf("%w: see %s --help", FlagError(err), name)}
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
 	text := fmt.Sprintf("%s %s %s/%s %s\n", name, version, runtime.GOOS, runtime.GOARCH, runtime.Version())

@@ -137,7 +137,7 @@ func TestUsage(t *testing.T) {
 		"service range":   {[]string{"--service-cidr", "x"}, `--service-cidr "x": give ADDRESS/BITS`},
 		"quarantine":      {[]string{"--quarantine", "-1s"}, "--quarantine -1s: give 0 or more"},
 		"lock timeout":    {[]string{"--lock-timeout", "-1s"}, "--lock-timeout -1s: give 0 or more"},
-		"quarantine text": {[]string{"--quarantine", "long"}, "invalid argument"},
+		"quarantine text": {[]string{"--quarantine", "long"}, `--quarantine "long": give a duration with its unit, such as 30s or 5m`},
 		"mtu":             {[]string{"--mtu", "100"}, "MTU 100: use a number from 1280 to 65535"},
 		"limit":           {[]string{"--limit-port-classes", "1024"}, "--limit-port-classes 1024: give a number from 1 to 1023"},
 		"rule counters":   {[]string{"--rule-counters", "1s"}, "--rule-counters"},

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 )
 
 // Env is the environment of the program; tests replace it.
@@ -97,7 +99,7 @@ func (e Env) root(commands []*cobra.Command, args []string) *cobra.Command {
 		if word := args[0]; !c.HasParent() && !strings.HasPrefix(word, "-") {
 			return NoArgs(c, []string{word}) // the flag may be one of the command that was meant
 		}
-		return Usagef("%w: %s%ssee %s --help", err, similarFlag(c, err), kubectlFlag(c, err), c.CommandPath())
+		return Usagef("%w: %s%ssee %s --help", daemon.FlagError(err), similarFlag(c, err), kubectlFlag(c, err), c.CommandPath())
 	})
 	if strings.HasPrefix(strings.TrimSuffix(e.Program, ".exe"), "kubectl-") {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl isthmus"}
@@ -181,6 +183,15 @@ func kubectlFlag(c *cobra.Command, err error) string {
 		if strings.ContainsAny(c.Use, "DF") { // DIR, FILE
 			return "give the name without a flag; "
 		}
+	case "w", "watch":
+		if c.Flags().Lookup("follow") != nil {
+			return "did you mean --follow? "
+		}
+		return fmt.Sprintf("to repeat it: watch %s; ", c.CommandPath())
+	case "l", "selector":
+		if c.Flags().Lookup("namespace") != nil {
+			return "select by --namespace; labels select nothing here; "
+		}
 	}
 	return ""
 }
@@ -195,6 +206,13 @@ func NoArgs(c *cobra.Command, args []string) error {
 
 // flagOf names the flag that an argument probably belongs to, as a part of a message.
 func flagOf(c *cobra.Command, arg string) string {
+	if c.Flags().Lookup("pod") != nil {
+		name := strings.TrimPrefix(strings.TrimPrefix(arg, "pod/"), "pods/")
+		if !strings.Contains(name, "/") {
+			name = "NAMESPACE/" + name
+		}
+		return fmt.Sprintf("did you mean --pod %s? ", name)
+	}
 	if c.Flags().Lookup("manifests") == nil {
 		return ""
 	}

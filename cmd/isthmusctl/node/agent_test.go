@@ -269,7 +269,7 @@ func TestErrors(t *testing.T) {
 		"argument":           {[]string{"endpoints", "x"}, 2, `unexpected argument "x": see isthmusctl endpoints --help`},
 		"output":             {[]string{"endpoints", "-o", "xml"}, 2, `--output "xml": give text, wide, json or yaml`},
 		"timeout":            {[]string{"endpoints", "--timeout", "-1s"}, 2, "give a duration above 0"},
-		"timeout text":       {[]string{"endpoints", "--timeout", "soon"}, 2, "invalid argument"},
+		"timeout text":       {[]string{"endpoints", "--timeout", "soon"}, 2, `--timeout "soon": give a duration`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, out, errs := ctl(c.args...)

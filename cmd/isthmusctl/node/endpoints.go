@@ -21,6 +21,7 @@ import (
 func (e env) endpointsCommand() *cobra.Command {
 	s := &shared{}
 	var namespace, pod string
+	var everywhere bool
 	c := &cobra.Command{
 		Use:   "endpoints",
 		Short: "List the pods that are attached to this node, and those that are not",
@@ -38,6 +39,9 @@ Exit status: 0 the agent answered, 2 there is no answer, or the pod of --pod is 
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if err := s.check(); err != nil {
 				return err
+			}
+			if everywhere && namespace != "" {
+				return cli.Usagef("--all-namespaces and --namespace: give one of them")
 			}
 			if space, name, ok := strings.Cut(pod, "/"); pod != "" && (!ok || space == "" || name == "") {
 				return cli.Usagef("--pod %q: give NAMESPACE/NAME", pod)
@@ -59,11 +63,15 @@ Exit status: 0 the agent answered, 2 there is no answer, or the pod of --pod is 
 			if s.output == "json" || s.output == "yaml" {
 				return writeMessage(e.Stdout, s.output, "Endpoints", list)
 			}
+			if namespace != "" && len(list.Endpoints) == 0 {
+				e.Remark(false, fmt.Sprintf("no pod of namespace %s is on this node", namespace))
+			}
 			return writeEndpoints(e.Stdout, list.GetEndpoints(), s.output == "wide")
 		}),
 	}
 	s.register(c)
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "only pods of this namespace")
+	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "pods of all namespaces, which is the default")
 	c.Flags().StringVar(&pod, "pod", "", "only this pod, as NAMESPACE/NAME")
 	return c
 }

@@ -27,6 +27,7 @@ import (
 type eventFlags struct {
 	shared
 	follow         bool
+	everywhere     bool
 	last           uint32
 	pod, namespace string
 	verdicts       []string
@@ -73,6 +74,7 @@ Exit status: 0 the agent answered, 2 there is no answer.`,
 	f.Uint32Var(&s.last, "last", 100, "maximum number of past events to show; 0 for none")
 	f.StringVar(&s.pod, "pod", "", "only flows with this pod at either end, as NAMESPACE/NAME")
 	f.StringVarP(&s.namespace, "namespace", "n", "", "only flows with a pod of this namespace at either end")
+	f.BoolVarP(&s.everywhere, "all-namespaces", "A", false, "flows of all namespaces, which is the default")
 	f.StringSliceVar(&s.verdicts, "verdict", nil, "only these verdicts: allow, deny (by policy), drop (for another reason), observe (passed, because the pod is observed)")
 	cli.CompleteFlag(c, "verdict", []string{"allow", "deny", "drop", "observe"})
 	return c
@@ -90,6 +92,9 @@ func (s *eventFlags) request() (*isthmusv1.WatchFlowsRequest, error) {
 		if _, err := observe.ParseOutcome(v); err != nil {
 			return nil, cli.Usagef("--%w", err)
 		}
+	}
+	if s.everywhere && s.namespace != "" {
+		return nil, cli.Usagef("--all-namespaces and --namespace: give one of them")
 	}
 	r := &isthmusv1.WatchFlowsRequest{Last: s.last, Follow: s.follow, PodNamespace: s.namespace, Verdicts: s.verdicts}
 	if s.pod == "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
@@ -71,13 +72,13 @@ Exit status of verify: 0 every decision is as intended, 1 some differ, 2 there i
 
 // replayed returns the commands about one Bundle.
 func (e env) replayed(b *inspect.Bundle) *cobra.Command {
-	root := &cobra.Command{Use: "isthmusctl replay FILE", SilenceErrors: true, SilenceUsage: true, Args: cli.NoArgs,
+	root := &cobra.Command{Use: "replay", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "isthmusctl replay FILE"}, SilenceErrors: true, SilenceUsage: true, Args: cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("replay: give a command: see isthmusctl replay --help")
 		}}
 	root.SetOut(e.Stdout)
 	root.SetErr(e.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usagef("%w", err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usagef("%w", daemon.FlagError(err)) })
 	root.CompletionOptions.DisableDefaultCmd = true
 	traced := &traceOptions{}
 	trace := &cobra.Command{Use: "trace", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error { return e.trace(b, traced) }}
