@@ -162,6 +162,14 @@ func TestUsage(t *testing.T) {
 		"hubble TLS":      {[]string{"--hubble-listen", ":4244"}, "--hubble-listen: flows are served over mutual TLS only: give --hubble-cert"},
 		"hubble files":    {[]string{"--hubble-ca", "/ca"}, "have no effect without --hubble-listen"},
 		"hubble history":  {[]string{"--hubble-history", "1"}, "--hubble-history 1: give 64 to 65536"},
+		"other engine":    {[]string{"--other-engine=ignore"}, "--other-engine has no meaning"},
+		"devices":         {[]string{"--xdp-devices", ","}, `--xdp-devices ",": give auto, off, or device names`},
+		"address":         {[]string{"--http-address", "foo"}, `--http-address "foo": give ADDRESS:PORT, or :PORT for all addresses, or nothing`},
+		"name as address": {[]string{"--http-address", "300.1.1.1:99"}, `--http-address "300.1.1.1:99": give ADDRESS:PORT`},
+		"port as name":    {[]string{"--http-address", ":http"}, `--http-address ":http": give ADDRESS:PORT`},
+		"manifests file":  {[]string{"--manifests", "agent_test.go"}, "--manifests agent_test.go: is a file: give its directory"},
+		"name of a node":  {[]string{"--node-name", "A B"}, `--node-name "A B": names of Node objects have lower-case letters`},
+		"audit interval":  {[]string{"--audit-interval", "1ms"}, "--audit-interval 1ms: give 1s or more, or 0"},
 		"other system":    {[]string{other}, "has no meaning on " + runtime.GOOS},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -230,10 +238,10 @@ func TestRuntimeErrors(t *testing.T) {
 		args []string
 		text string
 	}{
-		"data path":        {nil, "loop: open data path: kernel is too old"},
+		"data path":        {nil, `level=ERROR msg="agent has stopped; policy stays in force" error="loop: open data path: kernel is too old"`},
 		"state dir":        {[]string{"--state-dir", open}, "can be written by other users"},
 		"socket":           {[]string{"--socket", filepath.Join(open, "a.sock")}, "chmod 0700"},
-		"http":             {[]string{"--http-address", "127.0.0.1:99999"}, "listen on --http-address"},
+		"http":             {[]string{"--http-address", "192.0.2.1:9470"}, "listen on --http-address"},
 		"hubble files":     {[]string{"--hubble-listen=127.0.0.1:4244", "--hubble-cert=/nonexistent", "--hubble-key=/k", "--hubble-ca=/c"}, "--hubble-listen: read certificate files: stat /nonexistent"},
 		"kubeconfig":       {[]string{"--kubeconfig", filepath.Join(dir, "none"), "--manifests", ""}, "none"},
 		"not in a cluster": {[]string{"--manifests", ""}, "kubeconfig"},

@@ -264,6 +264,8 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if o.nodeName == "" {
 		wrong("--node-name is empty: give the name of this node's Node object")
+	} else if strings.Trim(o.nodeName, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" || len(o.nodeName) > 253 {
+		wrong("--node-name %q: names of Node objects have lower-case letters, digits, - and . only", o.nodeName)
 	}
 	if o.manifests != "" && o.kubeconfig != "" {
 		wrong("--manifests and --kubeconfig exclude each other: give one of them")
@@ -307,15 +309,28 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if o.ruleMetrics < 0 || o.ruleMetrics > rulemeter.MaxLimit {
 		wrong("--rule-metrics %d: give 0 to %d", o.ruleMetrics, rulemeter.MaxLimit)
 	}
-	if o.audit < 0 {
-		wrong("--audit-interval %s: give 0 or more", o.audit)
+	if o.audit < 0 || o.audit > 0 && o.audit < time.Second {
+		wrong("--audit-interval %s: give 1s or more, or 0", o.audit)
 	}
-	errs = append(errs, o.readAddresses(), o.checkHNS())
+	errs = append(errs, o.readAddresses(), o.checkHNS(), o.checkSources())
 	errs = append(errs, o.fabric.Validate(), o.fabric.ValidateHybrid(o.overlay))
 	if goos == "windows" {
 		errs = append(errs, o.checkWindowsFabric())
 	}
 	return errors.Join(append(errs, o.checkNode(f, goos))...)
+}
+
+// checkSources reports everything that is wrong with the flags about directories, addresses and devices that exist outside of the agent.
+func (o *options) checkSources() error {
+	all := daemon.CheckHTTPAddress(o.httpAddress)
+	if info, err := os.Stat(o.manifests); o.manifests != "" && err == nil && !info.IsDir() {
+		all = errors.Join(all, fmt.Errorf("--manifests %s: is a file: give its directory", o.manifests))
+	}
+	names := strings.FieldsFunc(o.xdp, func(r rune) bool { return r == ',' || r == ' ' })
+	if len(names) == 0 {
+		all = errors.Join(all, fmt.Errorf("--xdp-devices %q: give auto, off, or device names separated by commas", o.xdp))
+	}
+	return all
 }
 
 // checkHNS reports everything that is wrong with the flags about HNS.
@@ -410,6 +425,8 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	}
 	if o.otherEngine != engineRefuse && o.otherEngine != engineIgnore {
 		wrong("--other-engine %q: give refuse or ignore", o.otherEngine)
+	} else if !o.besides() && f.Changed("other-engine") {
+		wrong("--other-engine has no meaning with --mode=%s: remove it", o.mode)
 	}
 	if !filepath.IsAbs(o.stateDir) {
 		wrong("--state-dir %q: give an absolute path", o.stateDir)

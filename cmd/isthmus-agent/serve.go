@@ -86,7 +86,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	}
 	log.Info("agent starts", "version", version, "node", o.nodeName, "socket", o.socket)
 	err = runAll(ctx, services)
-	log.Info("agent has stopped; policy stays in force", "error", err)
+	daemon.LogEnd(log, "agent has stopped; policy stays in force", err)
 	return err
 }
 

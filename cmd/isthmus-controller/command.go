@@ -87,7 +87,7 @@ func (o *options) check() error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return o.cfg.Validate()
+	return errors.Join(o.cfg.Validate(), daemon.CheckHTTPAddress(o.httpAddress))
 }
 
 // serve runs the controller until the context is done.
@@ -114,6 +114,6 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 		defer func() { stop(); <-served }()
 	}
 	err = controller.Run(ctx)
-	log.Info("controller has stopped; nodes keep their pod ranges", "error", err)
+	daemon.LogEnd(log, "controller has stopped; nodes keep their pod ranges", err)
 	return err
 }

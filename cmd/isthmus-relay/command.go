@@ -95,8 +95,8 @@ func (o *options) check() error {
 	case remote && !complete(o.client):
 		wrong("agents serve flows over mutual TLS only: give --agent-cert, --agent-key and --agent-ca")
 	}
-	if _, err := netip.ParseAddrPort(o.http); o.http != "" && err != nil {
-		wrong("--http-address %q: give ADDRESS:PORT, as 127.0.0.1:9472, or nothing", o.http)
+	if err := daemon.CheckHTTPAddress(o.http); err != nil {
+		wrong("%w", err)
 	}
 	if o.delay < 0 || o.delay > time.Minute {
 		wrong("--shutdown-delay %s: give 0s to 1m", o.delay)
@@ -235,7 +235,7 @@ func (o *options) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	end()
 	err = errors.Join(err, <-discovered)
 	beside()
-	log.Info("relay has stopped", "error", err)
+	daemon.LogEnd(log, "relay has stopped", err)
 	return err
 }
 

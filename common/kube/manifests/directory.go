@@ -221,7 +221,11 @@ func (d *Directory) take(t *tree, publish func(*model.Snapshot)) {
 		problems = append(problems, "warning: "+w.String())
 	}
 	for _, e := range errs {
-		d.log.Error("bad manifest, the last good state stays in force", "error", e)
+		if d.published == nil {
+			d.log.Error("bad manifest, and no good state is known yet, without which pods are not attached", "error", e)
+		} else {
+			d.log.Error("bad manifest, the last good state stays in force", "error", e)
+		}
 		problems = append(problems, e.Error())
 	}
 	d.setProblems(problems)
