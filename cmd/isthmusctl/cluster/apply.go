@@ -108,6 +108,9 @@ func applyPods(live []*model.Pod, applied model.Objects) []*model.Pod {
 			running[w] = true
 			pod := *p
 			pod.Labels, pod.Ports = fromTemplate(p.Labels, t.Labels), t.Ports
+			if pod.HostNetwork != t.HostNetwork { // a new pod has other addresses
+				pod.HostNetwork, pod.IPs = t.HostNetwork, nil
+			}
 			pods[i] = &pod
 		}
 	}

@@ -43,6 +43,7 @@ func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, not
 	want := model.WorkloadID{Kind: kind, Namespace: namespace, Name: rest}
 	var found []*model.Pod
 	known := make(map[string]bool)
+	without := ""
 	for _, p := range snapshot.Pods.All() {
 		w, ok := s.Workloads[p.PodID]
 		if !ok {
@@ -51,9 +52,16 @@ func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, not
 		switch {
 		case ok && w == want && p.Policed():
 			found = append(found, p)
+		case ok && w == want && p.HostNetwork:
+			without = fmt.Sprintf("its pods are on the host network, where no policy applies to them: name a node, such as node:%s", p.Node)
+		case ok && w == want:
+			without = "its pods have finished"
 		case ok && w.Kind == kind && w.Namespace == namespace:
 			known[w.Name] = true
 		}
+	}
+	if len(found) == 0 && without != "" {
+		return "", "", fmt.Errorf("%s: %s", want, without)
 	}
 	if len(found) == 0 {
 		names := make([]string, 0, len(known))

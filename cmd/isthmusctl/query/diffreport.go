@@ -30,6 +30,8 @@ type (
 		// OnlyA and OnlyB are the pods that are not compared.
 		OnlyA []string `json:"pods_only_in_a"`
 		OnlyB []string `json:"pods_only_in_b"`
+		// Unpoliced are pods of both versions to which policy applies in one only, each with the reason.
+		Unpoliced []string `json:"pods_without_policy"`
 		// Policies are those that only one version has, or that differ.
 		Policies []string `json:"policies_that_differ"`
 		// OverBlocked lists where a node may deny more than the policies do.
@@ -84,6 +86,7 @@ type (
 func compareVersions(p *reach.Partition, was, is *model.Snapshot, onlyOpened bool) *diffReport {
 	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p),
 		used: make(map[string]bool)}
+	r.Unpoliced = append(unpoliced(p.Only(0), is, "second"), unpoliced(p.Only(1), was, "first")...)
 	r.Policies = reach.Differing(was.SortedPolicies(), is.SortedPolicies())
 	finder := cause.New(p, was, is)
 	for _, c := range p.Changes() {
@@ -100,6 +103,22 @@ func compareVersions(p *reach.Partition, was, is *model.Snapshot, onlyOpened boo
 	}
 	slices.SortStableFunc(r.Changes, compareChanges)
 	return r
+}
+
+// unpoliced names the pods of one version that are pods of the other, too, where no policy applies to them.
+func unpoliced(only []model.PodID, other *model.Snapshot, in string) []string {
+	all := []string{}
+	for _, id := range only {
+		p, ok := other.Pods.Get(id)
+		switch {
+		case !ok:
+		case p.HostNetwork:
+			all = append(all, fmt.Sprintf("%s is on the host network in the %s", id, in))
+		case p.Finished:
+			all = append(all, fmt.Sprintf("%s has finished in the %s", id, in))
+		}
+	}
+	return all
 }
 
 func changeOf(p *reach.Partition, part cause.Part) diffChange {

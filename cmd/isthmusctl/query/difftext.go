@@ -45,6 +45,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, cli.Shorten(only.pods, maxEnds))
 	}
+	if len(r.Unpoliced) > 0 {
+		fmt.Fprintf(&b, "no policy applies: %s\n", cli.Shorten(r.Unpoliced, maxEnds))
+	}
 	if idle := r.idle(); len(idle) > 0 {
 		fmt.Fprintf(&b, "policies that differ and change no verdict: %s\n", cli.Shorten(idle, maxEnds))
 	}
@@ -185,6 +188,9 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 	}
 	for _, only := range r.uncompared() {
 		fmt.Fprintf(&b, "\nNot compared, only in the %s version: %s\n", only.in, cell(cli.Shorten(only.pods, maxEnds)))
+	}
+	if len(r.Unpoliced) > 0 {
+		fmt.Fprintf(&b, "\nNo policy applies: %s\n", cell(cli.Shorten(r.Unpoliced, maxEnds)))
 	}
 	if idle := r.idle(); len(idle) > 0 {
 		fmt.Fprintf(&b, "\nPolicies that differ and change no verdict: %s\n", cell(cli.Shorten(idle, maxEnds)))
