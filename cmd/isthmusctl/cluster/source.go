@@ -306,7 +306,7 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 		}
 		more, wrong := manifests.ReadFiles(ctx, path, reading.Limits)
 		more = slices.DeleteFunc(more, func(f manifests.File) bool { // of two paths that overlap
-			name := filepath.Clean(f.Name)
+			name := real(f.Name)
 			known := read[name]
 			read[name] = true
 			return known
@@ -321,6 +321,17 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 		}
 	}
 	return o, warnings, chartErrors("", s.use(), append(errs, wrong...))
+}
+
+// real returns the absolute path of a file without symbolic links.
+func real(path string) string {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	if whole, err := filepath.Abs(path); err == nil {
+		path = whole
+	}
+	return path
 }
 
 // stdinName is the path that means stdin, and stdinFile its name in messages.

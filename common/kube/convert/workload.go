@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -45,6 +46,8 @@ type workloadParts struct {
 	replicas     *int32
 	replicasPath *field.Path
 	first        int32
+	// selector must match the template; nil for kinds whose controllers fill it in.
+	selector *metav1.LabelSelector
 }
 
 // workloadKind returns a kind of workload, whose objects decode to a T. Pods stand for it: it has no noun.
@@ -53,7 +56,7 @@ func workloadKind[T any, P apiObject[T]](name, group string, parts func(*T) work
 		Read: reads[T, P](func(o *T, s Strictness) Result {
 			p := parts(o)
 			w, errs := convertWorkload(p)
-			return Result{Value: &w, Errs: append(validateMeta(p.meta, true, s), errs...)}
+			return Result{Value: &w, Warnings: p.mismatch(), Errs: append(validateMeta(p.meta, true, s), errs...)}
 		})}
 }
 
@@ -68,15 +71,15 @@ func jobKind() Kind         { return workloadKind(kindJob, "batch", jobParts) }
 func cronJobKind() Kind     { return workloadKind("CronJob", "batch", cronJobParts) }
 
 func deploymentParts(d *appsv1.Deployment) workloadParts {
-	return workloadParts{meta: &d.ObjectMeta, kind: "Deployment", template: &d.Spec.Template, replicas: d.Spec.Replicas}
+	return workloadParts{meta: &d.ObjectMeta, kind: "Deployment", template: &d.Spec.Template, replicas: d.Spec.Replicas, selector: d.Spec.Selector}
 }
 
 func replicaSetParts(r *appsv1.ReplicaSet) workloadParts {
-	return workloadParts{meta: &r.ObjectMeta, kind: "ReplicaSet", template: &r.Spec.Template, replicas: r.Spec.Replicas}
+	return workloadParts{meta: &r.ObjectMeta, kind: "ReplicaSet", template: &r.Spec.Template, replicas: r.Spec.Replicas, selector: r.Spec.Selector}
 }
 
 func statefulSetParts(s *appsv1.StatefulSet) workloadParts {
-	parts := workloadParts{meta: &s.ObjectMeta, kind: "StatefulSet", template: &s.Spec.Template, replicas: s.Spec.Replicas}
+	parts := workloadParts{meta: &s.ObjectMeta, kind: "StatefulSet", template: &s.Spec.Template, replicas: s.Spec.Replicas, selector: s.Spec.Selector}
 	if s.Spec.Ordinals != nil {
 		parts.first = s.Spec.Ordinals.Start
 	}
@@ -84,7 +87,7 @@ func statefulSetParts(s *appsv1.StatefulSet) workloadParts {
 }
 
 func daemonSetParts(d *appsv1.DaemonSet) workloadParts {
-	return workloadParts{meta: &d.ObjectMeta, kind: kindDaemonSet, template: &d.Spec.Template}
+	return workloadParts{meta: &d.ObjectMeta, kind: kindDaemonSet, template: &d.Spec.Template, selector: d.Spec.Selector}
 }
 
 func replicationControllerParts(r *corev1.ReplicationController) workloadParts {
@@ -104,6 +107,18 @@ func cronJobParts(c *batchv1.CronJob) workloadParts {
 	path := field.NewPath("spec", "jobTemplate", "spec")
 	return workloadParts{meta: &c.ObjectMeta, kind: "CronJob", template: &c.Spec.JobTemplate.Spec.Template, templatePath: path.Child("template"),
 		replicas: jobPods(&c.Spec.JobTemplate.Spec), replicasPath: path.Child("parallelism")}
+}
+
+// mismatch reports a selector that does not match the template: the API server refuses such a workload, which has no pods then.
+func (p workloadParts) mismatch() []Remark {
+	if p.selector == nil {
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(p.selector)
+	if err != nil || selector.Matches(labels.Set(p.template.Labels)) {
+		return nil
+	}
+	return []Remark{{Field: "spec.selector", Detail: "does not match the labels of spec.template: the API server refuses the object; here it counts with its pods"}}
 }
 
 // jobPods returns how many pods of a Job run concurrently: parallelism, but not more than needed to
