@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -51,7 +53,7 @@ const maxFile = 4 << 20
 const fileName = "interfaces.json"
 
 // Open reads the registry in a directory, which it creates. A registry from before the node started is
-// empty. A damaged one is an error.
+// empty, also a damaged one. A damaged one of this boot is an error.
 func Open(dir string) (*Registry, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of the interfaces: %w", err)
@@ -75,6 +77,9 @@ func Read(dir string) (*Registry, error) {
 		return nil, fmt.Errorf("read the interfaces of pods: %w", err)
 	}
 	c, err := decode(text)
+	if err != nil && beforeStart(r.file) {
+		return r, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the interfaces of pods in %s: %w: remove the file and restart the pods of this node", r.file, err)
 	}
@@ -82,6 +87,14 @@ func Read(dir string) (*Registry, error) {
 		r.ends, r.held, r.queues = c.Ends, c.Held, c.Queues
 	}
 	return r, nil
+}
+
+// beforeStart reports whether a file was written before the node started. A loss of power may have damaged it, as writes
+// are not flushed.
+func beforeStart(path string) bool {
+	var up unix.Timespec
+	info, err := os.Stat(path)
+	return err == nil && unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil && info.ModTime().Before(time.Now().Add(-time.Duration(up.Nano())))
 }
 
 // decode parses and validates the content of the file.
@@ -103,11 +116,21 @@ func decode(text []byte) (content, error) {
 		c.Queues = make(map[int]int)
 	}
 	for id, e := range c.Ends {
-		if e.Index <= 0 || e.PeerIndex <= 0 || e.Bridge < 0 || e.Name == "" || len(e.Name) >= unix.IFNAMSIZ || strings.ContainsAny(e.Name, "/.") || len(e.PodMAC) != 6 || len(e.HostMAC) != 6 || len(e.Addresses) > 2 || !e.Return.valid() {
+		if e.Index <= 0 || e.PeerIndex <= 0 || e.Bridge < 0 || e.Name == "" || len(e.Name) >= unix.IFNAMSIZ || strings.ContainsAny(e.Name, "/.") || len(e.PodMAC) != 6 || len(e.HostMAC) != 6 || !ofEachFamily(e.Addresses) || !e.Return.valid() {
 			return c, fmt.Errorf("the interface of endpoint %q is not valid", id)
 		}
 	}
 	return c, nil
+}
+
+// ofEachFamily reports whether a list has at most one plain address of each IP version.
+func ofEachFamily(all []netip.Addr) bool {
+	for i, a := range all {
+		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || i > 0 && a.Is6() == all[0].Is6() {
+			return false
+		}
+	}
+	return len(all) <= 2
 }
 
 // Put records the host end of an endpoint.

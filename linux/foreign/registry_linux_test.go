@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,6 +58,50 @@ func TestRegistry(t *testing.T) {
 		}
 		if err := Remove(dir); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A loss of power may leave a damaged file. Its interfaces are gone, so the agent starts. A file that is damaged while the node
+// runs may be about pods that run.
+func TestDamagedRegistry(t *testing.T) {
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "\x00\x00\x00", `{"boot":"b","interfaces":{"c:`} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, fileName)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "restart the pods") {
+			t.Errorf("%q, written since the node started: %v", text, err)
+		}
+		before := time.Now().Add(-time.Duration(up.Nano()) - time.Minute)
+		if err := os.Chtimes(file, before, before); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Open(dir)
+		if err != nil || len(r.All()) > 0 {
+			t.Fatalf("%q, written before the node started: %v, %v", text, r, err)
+		}
+		if err := r.Put("c:eth0", end()); err != nil {
+			t.Fatal(err)
+		}
+		if r, err = Open(dir); err != nil || len(r.All()) != 1 {
+			t.Errorf("after the first interface: %v, %v", r, err)
+		}
+	}
+}
+
+// Addresses that no interface can have are not accepted: maps cannot hold them.
+func TestAddressesOfTheRegistry(t *testing.T) {
+	const file = `{"boot":"b","interfaces":{"c:eth0":{"name":"veth0","index":7,"peerIndex":2,"podMac":"AgAAAAAB","hostMac":"AgAAAAAC","addresses":[%s]}}}`
+	for addresses, valid := range map[string]bool{`"10.1.0.2","fd00::2"`: true, `"fd00::2"`: true, ``: true, `""`: false, `"::ffff:10.1.0.2"`: false,
+		`"fe80::1%eth0"`: false, `"10.1.0.2","10.1.0.3"`: false, `"10.1.0.2","fd00::2","fd00::3"`: false} {
+		if _, err := decode([]byte(strings.Replace(file, "%s", addresses, 1))); (err == nil) != valid {
+			t.Errorf("addresses %s: %v, want valid %t", addresses, err, valid)
 		}
 	}
 }
