@@ -55,6 +55,9 @@ func Flow(s *model.Snapshot, fromEnd, toEnd, protocolName, port string) (model.F
 	if err != nil {
 		return f, fmt.Errorf("%s -> %s: %w", fromEnd, toEnd, err)
 	}
+	if err := impossible(f); err != nil {
+		return f, err
+	}
 	f.Port, err = ends.Port(port, protocol, s.Owners().Pods[f.Dst])
 	switch {
 	case errors.Is(err, ends.ErrNoPort):
@@ -63,4 +66,19 @@ func Flow(s *model.Snapshot, fromEnd, toEnd, protocolName, port string) (model.F
 		err = cli.Usagef("--port %w", err)
 	}
 	return f, err
+}
+
+// impossible says why no packet of a flow reaches a node.
+func impossible(f model.Flow) error {
+	switch {
+	case f.Src.IsLoopback():
+		return fmt.Errorf("--from %s: packets from loopback addresses leave neither a pod nor a host, so that no policy decides about them", f.Src)
+	case f.Dst.IsLoopback():
+		return fmt.Errorf("--to %s: packets to loopback addresses leave neither a pod nor a host, so that no policy decides about them", f.Dst)
+	case f.Src.IsUnspecified() || f.Src.IsMulticast() || f.Src == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("--from %s: no packet of a connection has this source", f.Src)
+	case f.Dst.IsUnspecified():
+		return fmt.Errorf("--to %s: no packet has this destination", f.Dst)
+	}
+	return nil
 }

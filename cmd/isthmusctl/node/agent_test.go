@@ -266,7 +266,7 @@ func TestErrors(t *testing.T) {
 		"silent agent":       {[]string{"endpoints", "--socket", silent, "--timeout", "200ms"}, 2, "no answer within 200ms"},
 		"unknown flag":       {[]string{"status", "--colour"}, 2, "unknown flag: --colour: see isthmusctl status --help"},
 		"unknown subcommand": {[]string{"frobnicate"}, 2, `unexpected argument "frobnicate"`},
-		"argument":           {[]string{"endpoints", "x"}, 2, `unexpected argument "x": see isthmusctl endpoints --help`},
+		"argument":           {[]string{"endpoints", "x"}, 2, `unexpected argument "x": did you mean --pod NAMESPACE/x? see isthmusctl endpoints --help`},
 		"output":             {[]string{"endpoints", "-o", "xml"}, 2, `--output "xml": give text, wide, json or yaml`},
 		"timeout":            {[]string{"endpoints", "--timeout", "-1s"}, 2, "give a duration above 0"},
 		"timeout text":       {[]string{"endpoints", "--timeout", "soon"}, 2, `--timeout "soon": give a duration`},

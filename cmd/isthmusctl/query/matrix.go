@@ -84,7 +84,7 @@ func (e env) matrix(ctx context.Context, o *matrixOptions, protocolGiven bool) e
 	var only *onePort
 	var err error
 	if o.services = o.services || len(o.toServices) > 0; !o.services {
-		only, err = o.only()
+		only, err = o.only(protocolGiven)
 	}
 	if err != nil {
 		return err
@@ -165,13 +165,17 @@ func (p onePort) String() string {
 }
 
 // only reads --port and --protocol; nil means all ports.
-func (o *matrixOptions) only() (*onePort, error) {
+func (o *matrixOptions) only(protocolGiven bool) (*onePort, error) {
 	p, err := model.ParseProtocol(o.protocol)
 	if err != nil {
 		return nil, cli.Usagef("--protocol: %w", err)
 	}
 	switch {
-	case o.port == "" && p.HasPorts() && p != model.TCP:
+	case p == model.ICMPv6 && !o.v6:
+		return nil, cli.Usagef("--protocol %s: is of IPv6: give --ipv6, too", p)
+	case p == model.ICMP && o.v6:
+		return nil, cli.Usagef("--protocol %s: is of IPv4: give ICMPv6, or remove --ipv6", p)
+	case o.port == "" && p.HasPorts() && protocolGiven:
 		return nil, cli.Usagef("--protocol %s: give --port, too", p)
 	case o.port == "" && p.HasPorts():
 		return nil, nil

@@ -134,7 +134,15 @@ func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced E
 	if f.Dst.IsPrivate() && owners.Pods[f.Dst] == nil && owners.Nodes[f.Dst] == nil && !s.PodRange(f.Dst) {
 		x.Notes = append(x.Notes, fmt.Sprintf("%s is in no known range: if it belongs to a Service, explain the flows to the pods of the Service", f.Dst))
 	}
+	if from := owners.Pods[f.Src]; from != nil && ofTheLink(f.Dst) && complete.OSOf(s, from) != model.Windows {
+		x.Notes = append(x.Notes, fmt.Sprintf("%s is an address of the link: Linux nodes with --mode=full drop what pods send there, except neighbour discovery", f.Dst))
+	}
 	return x
+}
+
+// ofTheLink reports whether no router forwards packets to an address.
+func ofTheLink(a netip.Addr) bool {
+	return a.IsLinkLocalUnicast() && a.Is6() || a.IsLinkLocalMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // Forwarded decides a connection that a node forwards, as service.Connection has it: the egress flow at the client, and the
