@@ -323,17 +323,6 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 	return o, warnings, chartErrors("", s.use(), append(errs, wrong...))
 }
 
-// real returns the absolute path of a file without symbolic links.
-func real(path string) string {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target
-	}
-	if whole, err := filepath.Abs(path); err == nil {
-		path = whole
-	}
-	return path
-}
-
 // stdinName is the path that means stdin, and stdinFile its name in messages.
 const (
 	stdinName = "-"

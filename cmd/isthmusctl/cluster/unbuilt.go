@@ -182,3 +182,14 @@ func chartOf(top, file string) string {
 	}
 	return ""
 }
+
+// real returns the absolute path of a file without symbolic links.
+func real(path string) string {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	if whole, err := filepath.Abs(path); err == nil {
+		path = whole
+	}
+	return path
+}
