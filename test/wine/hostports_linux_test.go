@@ -13,7 +13,7 @@ import (
 )
 
 // TestHostPortOfTheNode checks that a pod does not get a host port on which a process of the host listens, here the agent
-// itself, that is the NodePort of a Service, or that is at the address of one. It gets another one.
+// itself. Nor does it get the NodePort of a Service, or a port at the address of one. It gets another one.
 func TestHostPortOfTheNode(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
