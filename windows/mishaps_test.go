@@ -22,7 +22,7 @@ type outcome struct {
 }
 
 // mostSpoilt is how many attempts in succession may be spoilt.
-const mostSpoilt = 5
+const mostSpoilt = 20
 
 // disturb lets one call of the next operation fail: refused, refused after taking effect, accepted without
 // an effect, slow, or without an answer.
