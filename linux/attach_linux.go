@@ -30,7 +30,7 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		return b.addMigrated(spec)
 	}
 	b.pods[spec.ID] = spec.Pod
-	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
+	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, NetNSID: spec.NetNSID, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
 	b.step("create pair")
 	pair, made, err := link.CreatePair(s)
 	if err == nil {
@@ -47,7 +47,7 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	}
 	b.specs[spec.ID] = s
 	b.components.EndpointAdded(spec)
-	a := dataplane.Attachment{HostIfName: pair.Name, HostMAC: pair.HostMAC, MAC: pair.PodMAC, MTU: s.MTU}
+	a := dataplane.Attachment{HostIfName: pair.Name, NetNSID: pair.NetNSID, HostMAC: pair.HostMAC, MAC: pair.PodMAC, MTU: s.MTU}
 	for _, ip := range s.IPs {
 		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
 		a.Gateways = append(a.Gateways, link.GatewayFor(ip))

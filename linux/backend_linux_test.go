@@ -22,6 +22,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
@@ -163,6 +165,44 @@ func TestNamespaceOfTheNode(t *testing.T) {
 	}
 	if after := l.interfaces(); !slices.Equal(before, after) {
 		t.Errorf("the node has interfaces %q, before it had %q", after, before)
+	}
+}
+
+// A path of a pod's network namespace may lead to another one later, as /proc/PID/ns/net does. That one does not become the pod.
+func TestPathOfAnotherNamespace(t *testing.T) {
+	l := newLab(t)
+	first, second := l.namespace("first"), l.namespace("second")
+	path := filepath.Join(t.TempDir(), "netns")
+	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID("a", "eth0"), ContainerID: "a", IfName: "eth0",
+		Pod: model.PodID{Namespace: "default", Name: "a"}, NetNS: path, IPs: podIPs(11)}
+	add := func(at *netns.NS) (a dataplane.Attachment, err error) {
+		l.must(errors.Join(os.RemoveAll(path), os.Symlink(at.Path(), path)))
+		l.must(l.node.Do(func() error { a, err = l.backend.AddEndpoint(context.Background(), spec); return nil }))
+		return a, err
+	}
+	lose := func() {
+		l.must(l.node.Do(func() error { return link.DeletePair(spec.ID) }))
+	}
+	made, err := add(first)
+	l.must(err)
+	spec.NetNSID = made.NetNSID
+	lose()
+	if again, err := add(first); err != nil || again.NetNSID != made.NetNSID {
+		t.Errorf("the pair is made again in the namespace of the pod: %+v, %v", again, err)
+	}
+	lose()
+	if _, err := add(second); !errors.Is(err, dataplane.ErrNoNetNS) {
+		t.Errorf("at the path of another namespace: %v", err)
+	}
+	l.must(second.Do(func() error {
+		if _, err := netlink.LinkByName("eth0"); err == nil {
+			t.Error("another namespace has the interface of the pod")
+		}
+		return nil
+	}))
+	spec.NetNSID = ""
+	if other, err := add(second); err != nil || other.NetNSID == "" || other.NetNSID == made.NetNSID {
+		t.Errorf("the second namespace has the identity %q, the first %q: %v", other.NetNSID, made.NetNSID, err)
 	}
 }
 

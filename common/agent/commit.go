@@ -72,7 +72,7 @@ func (l *loop) makeReady(j *attachedAdd, applied error) error {
 		return nil
 	}
 	ready := j.Record
-	ready.State = endpoint.Ready
+	ready.State, ready.NetNSID = endpoint.Ready, j.attachment.NetNSID
 	l.step("add.ready")
 	if err := l.store.Put(ready); err != nil {
 		l.rollBack(j.entry)

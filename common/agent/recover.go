@@ -221,7 +221,7 @@ func (l *loop) observes(namespace string) bool {
 // spec returns the attachment without what the cluster decides.
 func (e *entry) spec() dataplane.EndpointSpec {
 	dns, _ := e.DNS.Usable()
-	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs,
+	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, NetNSID: e.NetNSID, IPs: e.IPs,
 		HostPorts: e.HostPorts, Bandwidth: e.Bandwidth, DNS: dns, Migrated: e.Kind == endpoint.Migrated}
 }
 

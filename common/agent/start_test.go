@@ -133,6 +133,29 @@ func TestNewerRecordKeepsTheAgentFromStarting(t *testing.T) {
 	})
 }
 
+// TestReusedPath starts an agent when the path of a pod's network namespace leads to another one, as a reused /proc/PID/ns/net.
+// That one does not become the pod.
+func TestReusedPath(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.end()
+		r.fake.ReplaceNetNS(addRequest(0).Netns)
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.settle()
+		wantCode(t, r.check(0), 104, "broken")
+		if got := r.problems(); got == "0" {
+			t.Error("the lost namespace is not reported as a problem")
+		}
+		r.mustDel(0)
+		r.mustAdd(1)
+		r.wantOnly(1)
+		r.end()
+	})
+}
+
 // TestRebootedNode starts an agent on records whose namespaces are all gone.
 func TestRebootedNode(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {

@@ -179,6 +179,9 @@ type EndpointSpec struct {
 	Pod    model.PodID
 	// NetNS is the path of a network namespace on Linux, the GUID of an HCN namespace on Windows.
 	NetNS string
+	// NetNSID is Attachment.NetNSID of the endpoint, as a path may lead to another namespace later; "" before the first
+	// attachment, and if it is not known. AddEndpoint returns ErrNoNetNS if it differs.
+	NetNSID string
 	// IPs are the addresses, at most one per family, without prefix length.
 	IPs []netip.Addr
 	// HostPorts are forwarded to the pod from the next Apply on. They are empty unless Features has
@@ -200,8 +203,10 @@ type EndpointSpec struct {
 type Attachment struct {
 	// HostIfName is the interface on the host's side; empty on Windows.
 	HostIfName string
-	HostMAC    net.HardwareAddr
-	MAC        net.HardwareAddr
+	// NetNSID tells the pod's network namespace from all others that had or will have its path; "" if the backend knows none.
+	NetNSID string
+	HostMAC net.HardwareAddr
+	MAC     net.HardwareAddr
 	// Addresses are the pod's addresses with the prefix length of its interface.
 	Addresses []netip.Prefix
 	// Gateways are the next hops of the default routes.

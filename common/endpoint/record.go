@@ -57,6 +57,8 @@ type Record struct {
 	IfName      string `json:"ifName"`
 	// NetNS is the path of a network namespace, or the GUID of an HCN namespace.
 	NetNS string `json:"netns"`
+	// NetNSID is dataplane.Attachment.NetNSID; it may be empty.
+	NetNSID string `json:"netnsID,omitempty"`
 	// Network is the name of the CNI network, which scopes GC.
 	Network   string `json:"network,omitempty"`
 	Namespace string `json:"namespace"`
@@ -88,7 +90,7 @@ func (r Record) Pod() model.PodID { return model.PodID{Namespace: r.Namespace, N
 // of the endpoint's removal.
 func (r Record) Tombstone(at time.Time) Record {
 	r.State, r.ReleasedAt = Released, at
-	r.NetNS, r.Further, r.HostPorts, r.Bandwidth, r.DNS = "", nil, nil, model.Bandwidth{}, model.DNS{}
+	r.NetNS, r.NetNSID, r.Further, r.HostPorts, r.Bandwidth, r.DNS = "", "", nil, nil, model.Bandwidth{}, model.DNS{}
 	return r
 }
 

@@ -73,17 +73,21 @@ type Pair struct {
 	Index   int    // of the host end
 	HostMAC net.HardwareAddr
 	PodMAC  net.HardwareAddr
+	// NetNSID identifies the pod's network namespace, as CreatePair found it.
+	NetNSID string
 	// fresh is true if CreatePair has just created it by its spec.
 	fresh bool
 }
 
 // PairSpec is the intended state of a pair.
 type PairSpec struct {
-	ID     model.EndpointID
-	NetNS  string // path
-	IfName string // of the pod's end
-	IPs    []netip.Addr
-	MTU    int
+	ID    model.EndpointID
+	NetNS string // path
+	// NetNSID is Pair.NetNSID of an earlier call; "" accepts any namespace at the path.
+	NetNSID string
+	IfName  string // of the pod's end
+	IPs     []netip.Addr
+	MTU     int
 	// Bandwidth limits what the pod receives and sends.
 	Bandwidth model.Bandwidth
 	// Sources are the node's own addresses, which it uses towards the pod.
@@ -93,19 +97,28 @@ type PairSpec struct {
 }
 
 // CreatePair creates the pair, both ends down and without addresses, or returns the existing
-// one; made names it. It recreates an incomplete pair.
+// one; made names it. It recreates an incomplete pair. It returns dataplane.ErrNoNetNS if the path leads to another namespace
+// than NetNSID says.
 func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 	ns, err := OpenNetNS(s.NetNS)
 	if err != nil {
 		return Pair{}, false, err
 	}
 	defer ns.Close()
+	id, err := identify(ns)
+	if err != nil {
+		return Pair{}, false, fmt.Errorf("identify network namespace %s: %w", s.NetNS, err)
+	}
+	if s.NetNSID != "" && s.NetNSID != id {
+		return Pair{}, false, fmt.Errorf("another network namespace than the pod's is now at %s: %w", s.NetNS, dataplane.ErrNoNetNS)
+	}
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return Pair{}, false, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
 	p = pairOf(s.ID)
+	p.NetNSID = id
 	if host, err := h.LinkByName(p.Name); err == nil {
 		if whole, err := isWhole(s, ns, host, p); err != nil {
 			return Pair{}, false, err
@@ -191,6 +204,26 @@ func OpenNetNS(path string) (netns.NsHandle, error) {
 		return ns, fmt.Errorf("network namespace %s is that of the node: %w", path, dataplane.ErrInterfaceKind)
 	}
 	return ns, nil
+}
+
+// identify returns what no other network namespace of this machine has: the ID of this boot, and the cookie that the kernel
+// gave the namespace (SO_NETNS_COOKIE). Paths and inode numbers are used again, as /proc/PID/ns/net is.
+func identify(ns netns.NsHandle) (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot ID: %w", err)
+	}
+	var cookie uint64
+	err = inNetNS(ns, func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open a socket: %w", err)
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return fmt.Sprintf("%s/%d", strings.TrimSpace(string(boot)), cookie), err
 }
 
 // isWhole reports whether the peer of the host end is the pod's end in the namespace.

@@ -69,9 +69,11 @@ func (f *Fake) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (da
 	}
 	f.mu.Lock()
 	e.inPod = nil // written again
+	a := attachment(spec)
+	a.NetNSID = f.netNSID(spec.NetNS)
 	f.mu.Unlock()
 	f.done("add", string(spec.ID))
-	return attachment(spec), nil
+	return a, nil
 }
 
 // begin checks a spec against the existing attachments.
@@ -81,7 +83,7 @@ func (f *Fake) begin(spec dataplane.EndpointSpec) (e *endpoint, isNew bool, err 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.gone[spec.NetNS] {
+	if f.gone[spec.NetNS] || spec.NetNSID != "" && spec.NetNSID != f.netNSID(spec.NetNS) {
 		return nil, false, fmt.Errorf("%s: %w", spec.NetNS, dataplane.ErrNoNetNS)
 	}
 	for id, other := range f.attached {

@@ -38,6 +38,7 @@ type Fake struct {
 	fault    Fault
 	poison   func(*model.State) error
 	gone     map[string]bool    // network namespaces that do not exist
+	replaced map[string]int     // how often another network namespace took a path
 	foreign  map[[2]string]bool // (namespace, interface) created by another component
 	attached map[model.EndpointID]*endpoint
 	faces    []dataplane.Interface
@@ -60,7 +61,7 @@ var (
 
 // NewFake returns a data path without attachments.
 func NewFake(features model.Features) *Fake {
-	return &Fake{features: features, gone: make(map[string]bool), foreign: make(map[[2]string]bool),
+	return &Fake{features: features, gone: make(map[string]bool), replaced: make(map[string]int), foreign: make(map[[2]string]bool),
 		attached: make(map[model.EndpointID]*endpoint)}
 }
 
@@ -90,6 +91,18 @@ func (f *Fake) RemoveNetNS(path string) {
 		}
 	}
 }
+
+// ReplaceNetNS removes a network namespace and makes another one at its path, as the reuse of a process ID does.
+func (f *Fake) ReplaceNetNS(path string) {
+	f.RemoveNetNS(path)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.gone, path)
+	f.replaced[path]++
+}
+
+// netNSID returns the identity of the network namespace at a path. The caller holds mu.
+func (f *Fake) netNSID(path string) string { return fmt.Sprint(path, "#", f.replaced[path]) }
 
 // OccupyInterface adds an interface of another component to a network namespace.
 func (f *Fake) OccupyInterface(netns, name string) {
