@@ -43,7 +43,7 @@ func TestCoverage(t *testing.T) {
 		seeds   uint64
 		packets int
 		share   time.Duration // of the time, in percent
-	}{{Ample, 150, length, 60}, {Scarce, 8, 4 * length, 15}, {Tight, 12, 4 * length, 25}} {
+	}{{Ample, 500, length, 60}, {Scarce, 24, 4 * length, 15}, {Tight, 36, 4 * length, 25}} {
 		r, err := Open(of.flows, c)
 		if err != nil {
 			t.Fatal(err)

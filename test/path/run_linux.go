@@ -163,7 +163,8 @@ func (r *Runner) surroundings() error {
 		planned[w.Range] = loader.NodeRoute{Index: w.Device, Direct: w.Direct}
 	}
 	nodes := []loader.TunnelNode{{Name: "node2", Underlay: tunnels[0].Outer, Sources: tunnels[0].Inner}}
-	return errors.Join(r.path.SetOwners(owners), r.path.SetNodeRoutes(planned), r.path.SetTunnelNodes(nodes))
+	return errors.Join(r.path.SetOwners(owners), r.path.SetNodeRoutes(planned), r.path.SetTunnelNodes(nodes),
+		r.path.SetTunnelKinds(map[loader.TunnelKind]int{{Protocol: gre}: tunnel}))
 }
 
 // Run runs a sequence on a node without pods and flows. A *Failure is a packet with another result than that of

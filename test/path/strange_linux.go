@@ -109,7 +109,7 @@ func (g *generator) onWire() {
 		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)},
 			proto: pick[uint8](g, reference.TCP, reference.ICMP, reference.ICMPv6, icmp(v6), 17)}
 		if g.chance(15) { // numbers of IPv6 extension headers, which are protocols in IPv4, and others
-			t.proto = pick[uint8](g, 0, 43, 44, 51, 60, 2, 50, 132)
+			t.proto = pick[uint8](g, 0, 43, 44, 51, 60, gre, 50, 132)
 		}
 	}
 	p := t.packet(0)

@@ -24,6 +24,7 @@ const (
 	errorBurst = 3
 	tunnelPort = 4789
 	vni        = 4096
+	gre        = 47
 )
 
 // timeouts are the settings of the programs. The clock advances by multiples of 50 seconds, so that no flow is
@@ -114,7 +115,7 @@ func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 func newReference() *reference.Node {
 	n := &reference.Node{
 		Pods: make(map[int]*reference.Pod), Remote: make(map[netip.Addr]string), Outside: make(map[netip.Prefix]string),
-		Own: nodeAddrs, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts,
+		Own: nodeAddrs, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, TunnelProtocols: []uint8{gre}, MTU: mtu, Timeouts: timeouts,
 		Deny: denied, Exempt: exempt, Errors: errorBurst,
 	}
 	for name, all := range remotes {

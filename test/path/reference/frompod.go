@@ -39,6 +39,9 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 			return drop("later fragment before the first")
 		}
 	}
+	if slices.Contains(n.TunnelProtocols, p.Proto) && !n.isPod(p.Dst) {
+		return drop("a tunnel directly in IP")
+	}
 	if !pod.has(p.Src) || p.Src.IsUnspecified() {
 		return drop("source address")
 	}

@@ -78,7 +78,9 @@ type Node struct {
 	// TunnelPort is 0 without tunnels.
 	TunnelPort uint16
 	Tunnels    []Tunnel
-	MTU        int
+	// TunnelProtocols are those directly in IP of the node's tunnel devices. Pods send them to pods only.
+	TunnelProtocols []uint8
+	MTU             int
 	// Deny are the prefixes of the deny list, Exempt are addresses in them that are not denied.
 	Deny     []netip.Prefix
 	Exempt   []netip.Addr
