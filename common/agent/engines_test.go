@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,15 +15,21 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
+// engines are the other engines of a node. An agent may look for them while a test changes them.
+type engines struct{ all atomic.Value }
+
+func (e *engines) set(all ...string) { e.all.Store(all) }
+
 // beside starts an agent in policy mode that finds the other engines.
-func (r *rig) beside(engines *[]string) {
+func (r *rig) beside(e *engines) {
 	r.noPool, r.change = true, func(c *agent.Config) {
 		c.PolicyOnly = true
 		c.OtherEngines = func() ([]string, error) {
-			if len(*engines) > 0 && (*engines)[0] == "" {
+			all := e.all.Load().([]string)
+			if len(all) > 0 && all[0] == "" {
 				return nil, errors.New("look for other policy engines: no memory")
 			}
-			return *engines, nil
+			return all, nil
 		}
 	}
 	r.start()
@@ -45,8 +52,9 @@ const calico = "Calico (Felix) enforces network policy on this node: uninstall i
 // keeps running, names the engine, lets pods end, and opens the data path once the engine is gone.
 func TestOtherEngine(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
-		engines := []string{calico}
-		r.beside(&engines)
+		var other engines
+		other.set(calico)
+		r.beside(&other)
 		r.wantProblem("no policy is enforced: " + calico)
 		if r.agent.Ready() {
 			t.Error("the agent is ready, so it would be added to the other network's configuration")
@@ -56,10 +64,10 @@ func TestOtherEngine(t *testing.T) {
 		wantCode(t, r.agent.Status(context.Background(), &cniframe.StatusRequest{}), 50, calico)
 		r.mustDel(0)
 		r.wantOnly()
-		engines = []string{""}
+		other.set("")
 		time.Sleep(6 * time.Second)
 		r.wantProblem("no policy is enforced: look for other policy engines: no memory")
-		engines = nil
+		other.set()
 		time.Sleep(6 * time.Second)
 		r.wantProblem("")
 		if _, err := r.agent.Add(context.Background(), foreignRequest(0, "10.9.0.1")); err != nil {
@@ -73,19 +81,20 @@ func TestOtherEngine(t *testing.T) {
 // An agent with endpoints keeps enforcing policy beside an engine that came later, also after a restart, and names it.
 func TestOtherEngineComesLater(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
-		var engines []string
-		r.beside(&engines)
+		var other engines
+		other.set()
+		r.beside(&other)
 		for n := range 2 {
 			if _, err := r.agent.Add(context.Background(), foreignRequest(n, runningIP(n).String())); err != nil {
 				t.Fatal(err)
 			}
 		}
 		r.wantProblem("")
-		engines = []string{calico}
+		other.set(calico)
 		time.Sleep(61 * time.Second)
 		r.wantProblem(calico)
 		r.end()
-		r.beside(&engines)
+		r.beside(&other)
 		r.wantProblem(calico)
 		if !r.reachable(0) || r.reachable(1) {
 			t.Errorf("pods are reachable: %t, %t, want the first only", r.reachable(0), r.reachable(1))
@@ -96,7 +105,7 @@ func TestOtherEngineComesLater(t *testing.T) {
 			t.Error(err)
 		}
 		r.wantOnly(1, 2)
-		engines = nil
+		other.set()
 		time.Sleep(61 * time.Second)
 		r.wantProblem("")
 		r.end()
