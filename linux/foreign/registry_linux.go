@@ -63,11 +63,11 @@ func Open(dir string) (*Registry, error) {
 
 // Read reads the registry as Open does, without creating the directory.
 func Read(dir string) (*Registry, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := link.BootID()
 	if err != nil {
-		return nil, fmt.Errorf("read the boot ID: %w", err)
+		return nil, err
 	}
-	r := &Registry{file: filepath.Join(dir, fileName), boot: strings.TrimSpace(string(boot)), ends: make(map[model.EndpointID]HostEnd),
+	r := &Registry{file: filepath.Join(dir, fileName), boot: boot, ends: make(map[model.EndpointID]HostEnd),
 		held: make(map[string]string), queues: make(map[int]int)}
 	text, err := os.ReadFile(r.file)
 	if errors.Is(err, fs.ErrNotExist) {

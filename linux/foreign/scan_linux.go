@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -290,11 +289,11 @@ func parseHandle(s, boot string) (index, peer int, err error) {
 
 // findHandle returns the host end that a handle names.
 func findHandle(s string, want []netip.Addr) (HostEnd, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := link.BootID()
 	if err != nil {
-		return HostEnd{}, fmt.Errorf("read the boot ID: %w", err)
+		return HostEnd{}, err
 	}
-	index, peer, err := parseHandle(s, strings.TrimSpace(string(boot)))
+	index, peer, err := parseHandle(s, boot)
 	if err != nil {
 		return HostEnd{}, err
 	}

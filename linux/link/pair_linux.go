@@ -209,9 +209,9 @@ func OpenNetNS(path string) (netns.NsHandle, error) {
 // identify returns what no other network namespace of this machine has: the ID of this boot, and the cookie that the kernel
 // gave the namespace (SO_NETNS_COOKIE). Paths and inode numbers are used again, as /proc/PID/ns/net is.
 func identify(ns netns.NsHandle) (string, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := BootID()
 	if err != nil {
-		return "", fmt.Errorf("read the boot ID: %w", err)
+		return "", err
 	}
 	var cookie uint64
 	err = inNetNS(ns, func() error {
@@ -223,7 +223,17 @@ func identify(ns netns.NsHandle) (string, error) {
 		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 		return err
 	})
-	return fmt.Sprintf("%s/%d", strings.TrimSpace(string(boot)), cookie), err
+	return fmt.Sprintf("%s/%d", boot, cookie), err
+}
+
+// BootID returns what tells this boot of the machine from all others. Indexes of interfaces and cookies of namespaces begin again
+// at each boot.
+func BootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot ID: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
 }
 
 // isWhole reports whether the peer of the host end is the pod's end in the namespace.
