@@ -54,10 +54,9 @@ func deniedWithout(set, other *model.DenySet) (all []rangeReport) {
 			continue // of these only addresses that are exempt in one set differ
 		}
 		one := rangeReport{CIDR: p.String(), Except: []string{}}
-		for _, o := range other.Prefixes {
-			if p.Contains(o.Addr()) {
-				one.Except = append(one.Except, o.String())
-			}
+		at, _ := slices.BinarySearchFunc(other.Prefixes, p.Addr(), func(o netip.Prefix, a netip.Addr) int { return o.Addr().Compare(a) })
+		for ; at < len(other.Prefixes) && p.Contains(other.Prefixes[at].Addr()); at++ { // they are sorted
+			one.Except = append(one.Except, other.Prefixes[at].String())
 		}
 		for _, a := range set.Exempt {
 			if _, ok := other.Covering(a); p.Contains(a) && !ok {
