@@ -36,6 +36,7 @@ struct sk_buff {
 
 struct nf_hook_state {
 	__u8 hook; /* enum nf_inet_hooks */
+	__u8 pf;   /* NFPROTO_IPV4 or NFPROTO_IPV6 */
 } __attribute__((preserve_access_index));
 
 struct bpf_nf_ctx {
@@ -108,7 +109,6 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 {
 	struct flow to = {};
 	struct slot slot = {};
-	struct end service = {};
 	bool translated, passes, taken;
 	int decision, id;
 
@@ -129,8 +129,8 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 	if (passes && verdict_of(decision) == DENY && id == COUNT_EGRESS_ALLOW)
 		id = COUNT_EGRESS_DENY;
 	if (id != NO_COUNTER) {
-		service.addr = r->flow.dst;
-		service.port = r->flow.dst_port;
+		struct end service = { .addr = r->flow.dst, .port = r->flow.dst_port };
+
 		if (id < DROP_NO_ENDPOINT)
 			count_verdict(r->slot, id, cause_of(decision));
 		else
@@ -340,16 +340,15 @@ int hook(struct bpf_nf_ctx *ctx)
 	struct bpf_dynptr packet;
 	struct view v = { .from = &packet, .place = place_of(ctx->state), .mark = skb->mark, .ifindex = skb->skb_iif, .len = skb->len };
 	const struct endpoint *e;
-	__u8 version;
 
 	if (!v.ifindex)
 		return NF_ACCEPT; /* sent by this host */
 	e = find_endpoint(v.ifindex);
 	if (passes_unread(&v, e))
 		return NF_ACCEPT;
-	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet) || load(&v, 0, &version, 1))
+	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet))
 		return NF_DROP;
-	return (version >> 4 == 6 ? passes(&v, e, true) : passes(&v, e, false)) ? NF_ACCEPT : NF_DROP;
+	return (ctx->state->pf == NFPROTO_IPV6 ? passes(&v, e, true) : passes(&v, e, false)) ? NF_ACCEPT : NF_DROP;
 }
 
 /* Reports whether the nftables rule must drop a packet. */

@@ -51,16 +51,27 @@ static __always_inline int load_ports(const struct view *v, __u32 offset, struct
 	return 0;
 }
 
+/* The start of most IPv4 packets: a header without options, and ports. */
+struct plain4 {
+	struct iphdr ip;
+	__be16 ports[2];
+};
+
 static __always_inline int load_flow4(const struct view *v, struct flow *f, const struct flow *was)
 {
-	struct iphdr ip;
+	struct plain4 h;
 
-	if (load(v, 0, &ip, sizeof(ip)) || ip.ihl < 5)
+	/* a later fragment may be shorter */
+	if (load(v, 0, &h, sizeof(h)) && (load(v, 0, &h.ip, sizeof(h.ip)) || !(h.ip.frag_off & bpf_htons(IP_OFFSET))))
 		return -1;
-	f->src.word[3] = ip.saddr;
-	f->dst.word[3] = ip.daddr;
-	f->protocol = ip.protocol;
-	return load_ports(v, ip.ihl * 4, f, was, ip.frag_off & bpf_htons(IP_OFFSET));
+	f->src.word[3] = h.ip.saddr;
+	f->dst.word[3] = h.ip.daddr;
+	f->protocol = h.ip.protocol;
+	if (h.ip.ihl != 5 || h.ip.frag_off & bpf_htons(IP_OFFSET))
+		return h.ip.ihl < 5 ? -1 : load_ports(v, h.ip.ihl * 4, f, was, h.ip.frag_off & bpf_htons(IP_OFFSET));
+	f->src_port = bpf_ntohs(h.ports[0]);
+	f->dst_port = bpf_ntohs(h.ports[1]);
+	return 0;
 }
 
 static __always_inline int load_flow6(const struct view *v, struct flow *f, const struct flow *was)
