@@ -123,23 +123,30 @@ func verified(t *testing.T) map[string]uint32 {
 	return counts
 }
 
-// specs returns all programs that this kernel supports, with maps that are not pinned.
+// specs returns all programs that this kernel supports, with maps that are not pinned. Those of mode policy have a
+// name that begins with "foreign.".
 func specs(t *testing.T) (all []*ebpf.CollectionSpec) {
 	t.Helper()
-	for _, read := range []func() (*ebpf.CollectionSpec, error){bpfobj.LoadPod, bpfobj.LoadEgress, bpfobj.LoadXdp} {
-		spec, err := read()
+	for _, of := range []struct {
+		prefix string
+		read   func() (*ebpf.CollectionSpec, error)
+	}{{"", bpfobj.LoadPod}, {"", bpfobj.LoadEgress}, {"", bpfobj.LoadXdp}, {"foreign.", bpfobj.LoadPodForeign}, {"foreign.", bpfobj.LoadEgressForeign}} {
+		spec, err := of.read()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range spec.Maps {
 			m.Pinning = ebpf.PinNone
 		}
+		programs := make(map[string]*ebpf.ProgramSpec)
 		for name, p := range spec.Programs {
 			if errors.Is(features.HaveProgramType(p.Type), ebpf.ErrNotSupported) {
-				t.Logf("program %s: this kernel has no programs of type %s", name, p.Type)
-				delete(spec.Programs, name)
+				t.Logf("program %s: this kernel has no programs of type %s", of.prefix+name, p.Type)
+				continue
 			}
+			programs[of.prefix+name] = p
 		}
+		spec.Programs = programs
 		all = append(all, spec)
 	}
 	return all
