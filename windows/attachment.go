@@ -325,11 +325,24 @@ func includes(have, want hns.Policy) bool {
 		return false
 	}
 	for member, value := range w {
-		if !reflect.DeepEqual(h[member], value) {
+		if !sameValue(h[member], value) {
 			return false
 		}
 	}
 	return sameFamily(have, want)
+}
+
+// sameValue compares two members of settings. HNS may spell an address in another way.
+func sameValue(have, want any) bool {
+	switch w := want.(type) {
+	case string:
+		h, ok := have.(string)
+		return ok && (h == w || hns.NormalAddresses(h) == hns.NormalAddresses(w))
+	case []any:
+		h, ok := have.([]any)
+		return ok && slices.EqualFunc(h, w, sameValue)
+	}
+	return reflect.DeepEqual(have, want)
 }
 
 // sameFamily compares the family of OutBoundNAT policies; other types have none.

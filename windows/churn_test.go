@@ -167,7 +167,7 @@ func newChurn(t *testing.T, v hns.Version, config windows.Config, reorder, repla
 	config.PreparedFile = filepath.Join(t.TempDir(), "prepared-endpoints.json")
 	c := &churn{node: &node{t: t, fake: hnstest.NewFake(v), config: config, took: make(map[model.EndpointID]string)}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
 		attached: make(map[model.EndpointID]dataplane.EndpointSpec), may: make(map[model.EndpointID][]*model.State), outcomes: make(map[string]*outcome)}
-	c.fake.Reorder, c.fake.UpdateReplacesAll, c.fake.Gradual = reorder, replaceAll, c.between
+	c.fake.Reorder, c.fake.Respell, c.fake.UpdateReplacesAll, c.fake.Gradual = reorder, reorder, replaceAll, c.between
 	c.fake.ManagementIP = config.NodeAddresses[0].String()
 	c.faults = new(fault.Faults)
 	c.target = fault.Target{HNS: c.fake, Faults: c.faults, Version: v}

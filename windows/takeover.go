@@ -72,7 +72,7 @@ func (c Config) NetworkMismatches(n *hns.Network) (all []Mismatch) {
 	}
 	have := make(map[string]hns.Subnet)
 	for _, s := range n.Subnets() {
-		have[s.IPAddressPrefix] = s
+		have[hns.NormalAddresses(s.IPAddressPrefix)] = s
 	}
 	other := func(p netip.Prefix) bool { _, ok := have[p.String()]; return !ok }
 	if len(have) != len(c.PodCIDRs) || slices.ContainsFunc(c.PodCIDRs, other) {

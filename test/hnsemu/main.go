@@ -57,6 +57,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	f.BoolVar(&o.translate, "translate", false, "move packets through NAT, port mappings and load balancers: changes the routing of this network namespace, which must be the node's own")
 	f.BoolVar(&o.strict.Gradual, "gradual", false, "change the ACLs of one write one by one, and let packets meet each list")
 	f.BoolVar(&o.strict.Reorder, "reorder", false, "answer with policies, addresses and members of sets in the opposite order")
+	f.BoolVar(&o.strict.Respell, "respell", false, "answer with addresses in another spelling")
 	f.BoolVar(&o.strict.UpdateReplacesAll, "update-replaces-all", false, "an Update of an endpoint replaces all its policies, not only those of the types in the request")
 	f.Float64Var(&o.latency, "latency", 0, "slow down calls: 1 for what has been seen on Windows")
 	if f.Parse(args) != nil {

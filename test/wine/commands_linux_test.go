@@ -25,7 +25,7 @@ const (
 
 // strict are flags of an emulator that is slow, changes ACLs one by one, answers in another order, and replaces all policies in
 // an Update.
-var strict = []string{"--gradual", "--reorder", "--update-replaces-all", "--latency", "0.2"}
+var strict = []string{"--gradual", "--reorder", "--respell", "--update-replaces-all", "--latency", "0.2"}
 
 // TestCommands runs the whole life of a pod on every version of HNS, and on a strict one, with the released executables.
 func TestCommands(t *testing.T) {

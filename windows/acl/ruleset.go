@@ -187,8 +187,8 @@ func RefersTo(list []hns.ACL, set string) bool {
 }
 
 // Equal reports whether two lists have the same rules. It ignores ids, which are for people, and the
-// spelling of HNS. It also ignores the order of rules and addresses: priorities decide, and opposite rules of
-// these lists share none.
+// spelling of HNS, also that of addresses. It also ignores the order of rules and addresses: priorities decide,
+// and opposite rules of these lists share none.
 func Equal(a, b []hns.ACL) bool {
 	same := func(x, y hns.ACL) bool {
 		x, y = x.Normal(), y.Normal()
@@ -198,13 +198,13 @@ func Equal(a, b []hns.ACL) bool {
 	return slices.EqualFunc(a, b, same) || len(a) == len(b) && slices.EqualFunc(ordered(a), ordered(b), same)
 }
 
-// ordered returns a list in one order of its rules and of their addresses.
+// ordered returns a list in one order of its rules and of their addresses, and in one spelling.
 func ordered(list []hns.ACL) []hns.ACL {
 	list = slices.Clone(list)
 	for i, a := range list {
 		a = a.Normal()
 		a.ID = ""
-		a.LocalAddresses, a.RemoteAddresses = hns.SortedValues(a.LocalAddresses), hns.SortedValues(a.RemoteAddresses)
+		a.LocalAddresses, a.RemoteAddresses = hns.NormalAddresses(a.LocalAddresses), hns.NormalAddresses(a.RemoteAddresses)
 		list[i] = a
 	}
 	slices.SortFunc(list, func(x, y hns.ACL) int {

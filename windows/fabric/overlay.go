@@ -142,8 +142,8 @@ func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, pro
 
 // sameRoute compares a requested route with that of HNS, which may spell addresses differently.
 func sameRoute(a, b hns.RemoteSubnetRoute) bool {
-	return a.DestinationPrefix == b.DestinationPrefix && a.IsolationID == b.IsolationID && a.ProviderAddress == b.ProviderAddress &&
-		strings.EqualFold(a.DrMacAddress, b.DrMacAddress)
+	return hns.NormalAddresses(a.DestinationPrefix) == hns.NormalAddresses(b.DestinationPrefix) && a.IsolationID == b.IsolationID &&
+		hns.NormalAddresses(a.ProviderAddress) == hns.NormalAddresses(b.ProviderAddress) && strings.EqualFold(a.DrMacAddress, b.DrMacAddress)
 }
 
 // routeChanges compares the routes of a network with the desired ones. Duplicates and unreadable routes are

@@ -215,7 +215,7 @@ func TestPolicyBesideOtherPolicies(t *testing.T) {
 		for _, all := range []bool{false, true} {
 			t.Run(fmt.Sprint(kind, all), func(t *testing.T) {
 				n := newNode(t, kind)
-				n.fake.UpdateReplacesAll = all
+				n.fake.UpdateReplacesAll, n.fake.Respell = all, all
 				s := spec("web", "10.1.0.5", n.fake.AddNamespace())
 				n.make("web", "10.1.0.5", s.NetNS, theirs()...)
 				before := n.fake.Dump()

@@ -5,6 +5,7 @@ package hns
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -109,4 +110,19 @@ func parsePrefix(token string) (netip.Prefix, bool) {
 	}
 	p, err := netip.ParsePrefix(token)
 	return p, err == nil && !p.Addr().Is4In6()
+}
+
+// NormalAddresses returns addresses, prefixes and ids of sets that are separated by commas in one order and one spelling. HNS may
+// answer in another one: its own forms of IPv6, or single addresses with their length.
+func NormalAddresses(text string) string {
+	parts := strings.Split(text, ",")
+	for i, token := range parts {
+		if p, ok := parsePrefix(token); ok && p.IsSingleIP() {
+			parts[i] = p.Addr().String()
+		} else if ok {
+			parts[i] = p.String()
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
 }

@@ -203,21 +203,11 @@ func (n *Network) Sets() ([]SetPolicy, error) {
 	return sets, nil
 }
 
-// SortedValues returns a list that is separated by commas in one order.
-func SortedValues(text string) string {
-	if !strings.Contains(text, ",") {
-		return text
-	}
-	parts := strings.Split(text, ",")
-	slices.Sort(parts)
-	return strings.Join(parts, ",")
-}
-
-// HoldsSet reports whether the network has exactly this set, in any order of its values. It does not decode other sets, which may be
-// many and large.
+// HoldsSet reports whether the network has exactly this set, in any order and spelling of its values. It does not decode other sets, which
+// may be many and large.
 func (n *Network) HoldsSet(want SetPolicy) (bool, error) {
-	sorted := want
-	sorted.Values = SortedValues(want.Values)
+	normal := want
+	normal.Values = NormalAddresses(want.Values)
 	for _, p := range n.Policies {
 		if !p.Is(TypeSet) || !bytes.Contains(p.Settings, []byte(want.ID)) {
 			continue
@@ -229,7 +219,7 @@ func (n *Network) HoldsSet(want SetPolicy) (bool, error) {
 		if s == want {
 			return true, nil
 		}
-		if s.Values = SortedValues(s.Values); s == sorted {
+		if s.Values = NormalAddresses(s.Values); s == normal {
 			return true, nil
 		}
 	}

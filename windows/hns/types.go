@@ -4,6 +4,7 @@ package hns
 
 import (
 	"encoding/json"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -52,7 +53,10 @@ type Subnet struct {
 
 // Gateway returns the next hop of the default route; "" without one.
 func (s Subnet) Gateway() string {
-	i := slices.IndexFunc(s.Routes, func(r Route) bool { return r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" })
+	i := slices.IndexFunc(s.Routes, func(r Route) bool {
+		p, err := netip.ParsePrefix(r.DestinationPrefix)
+		return err == nil && p.Bits() == 0
+	})
 	if i < 0 {
 		return ""
 	}

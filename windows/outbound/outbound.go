@@ -104,8 +104,9 @@ func Covers(have, want hns.Policy) bool {
 	}
 	var b netipx.IPSetBuilder
 	for _, text := range h.Exceptions {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			b.AddPrefix(p.Masked())
+		list, _ := hns.ParseAddresses(text) // HNS may spell single addresses without their length
+		for _, p := range list.Prefixes {
+			b.AddPrefix(p)
 		}
 	}
 	set, err := b.IPSet()

@@ -46,7 +46,7 @@ type Config struct {
 // Strict selects behaviour that HNS may have, and that hnstest.Fake describes.
 type Strict struct {
 	// Gradual also lets packets meet the lists between the ACLs of one write.
-	Gradual, Reorder, UpdateReplacesAll bool
+	Gradual, Reorder, Respell, UpdateReplacesAll bool
 }
 
 // Host is the HNS of a node, and the switch that applies its objects.
@@ -80,7 +80,7 @@ func New(c Config) (*Host, error) {
 	if a, err := netip.ParseAddr(c.ManagementIP); err == nil && c.Translate {
 		h.node = append(h.node, a)
 	}
-	store.Reorder, store.UpdateReplacesAll = c.Strict.Reorder, c.Strict.UpdateReplacesAll
+	store.Reorder, store.Respell, store.UpdateReplacesAll = c.Strict.Reorder, c.Strict.Respell, c.Strict.UpdateReplacesAll
 	if c.Strict.Gradual {
 		store.Gradual = func(id string) {
 			if err := h.connect(); err != nil {

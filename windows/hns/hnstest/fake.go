@@ -45,6 +45,9 @@ type Fake struct {
 	// Reorder answers with policies, addresses of ACLs and members of sets in the opposite order. Set before
 	// use.
 	Reorder bool
+	// Respell answers with addresses in another spelling: single ones of policies as prefixes, and IPv6 in capitals and with all
+	// digits. HNS is not known to do so. Set before use.
+	Respell bool
 	// Gradual, if set, makes an Update of an endpoint change its ACLs one by one: it adds the new ones in their
 	// order, and then removes the old ones from the last to the first. It is called after each step. HNS is not
 	// known to do so, and another order would open endpoints whatever a client writes. Set before use.

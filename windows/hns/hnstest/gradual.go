@@ -3,9 +3,7 @@
 package hnstest
 
 import (
-	"encoding/json"
 	"slices"
-	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -39,45 +37,4 @@ func (f *Fake) gradually(id string, next []hns.Policy) bool {
 		}
 	}
 	return f.endpoint(id) != nil
-}
-
-// shown returns policies as an answer has them.
-func (f *Fake) shown(list []hns.Policy) []hns.Policy {
-	list = slices.Clone(list)
-	if !f.Reorder {
-		return list
-	}
-	slices.Reverse(list)
-	for i, p := range list {
-		var settings map[string]any
-		if !p.Is(hns.TypeACL) && !p.Is(hns.TypeSet) || json.Unmarshal(p.Settings, &settings) != nil {
-			continue
-		}
-		for _, member := range []string{"LocalAddresses", "RemoteAddresses", "Values"} {
-			if text, ok := settings[member].(string); ok {
-				parts := strings.Split(text, ",")
-				slices.Reverse(parts)
-				settings[member] = strings.Join(parts, ",")
-			}
-		}
-		list[i] = hns.MakePolicy(p.Type, settings)
-	}
-	return list
-}
-
-func (f *Fake) showEndpoint(e *hns.Endpoint) hns.Endpoint {
-	c := cloneEndpoint(e)
-	c.Policies = f.shown(c.Policies)
-	return c
-}
-
-func (f *Fake) showNetwork(n *hns.Network) hns.Network {
-	c := cloneNetwork(n)
-	c.Policies = f.shown(c.Policies)
-	return c
-}
-
-// same compares the settings of two policies, of which the second may be as an answer has shown it.
-func (f *Fake) same(stored, named hns.Policy) bool {
-	return sameJSON(stored.Settings, named.Settings) || f.Reorder && sameJSON(f.shown([]hns.Policy{stored})[0].Settings, named.Settings)
 }

@@ -76,7 +76,7 @@ func (f *Fake) CreateNetwork(_ context.Context, n hns.Network) (made hns.Network
 		}
 		stored.ID = id
 		f.networks = append(f.networks, &stored)
-		made = cloneNetwork(&stored)
+		made = f.showNetwork(&stored)
 		return nil
 	})
 	return made, err

@@ -150,6 +150,9 @@ func (f *Fake) checkACLs(op string, acls []hns.ACL, sets []hns.SetPolicy) error 
 func (f *Fake) checkPrefixes(list []string) error {
 	for _, s := range list {
 		p, err := netip.ParsePrefix(s)
+		if a, single := netip.ParseAddr(s); single == nil && f.Respell { // as an answer has it
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
 		if err != nil {
 			return err
 		}

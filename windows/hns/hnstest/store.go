@@ -73,7 +73,7 @@ func (f *Fake) Network(_ context.Context, id string) (n hns.Network, err error) 
 		if found == nil {
 			return hns.NewError("Network", hns.CodeNotFound, "Element not found.")
 		}
-		n = cloneNetwork(found)
+		n = f.showNetwork(found)
 		return nil
 	})
 	return n, err
@@ -89,7 +89,7 @@ func (f *Fake) Endpoint(_ context.Context, id string) (e hns.Endpoint, err error
 			}
 			return hns.NewError("Endpoint", hns.CodeNotFound, "Element not found.")
 		}
-		e = cloneEndpoint(found)
+		e = f.showEndpoint(found)
 		return nil
 	})
 	return e, err
@@ -99,7 +99,7 @@ func (f *Fake) Endpoint(_ context.Context, id string) (e hns.Endpoint, err error
 func (f *Fake) AllEndpoints(context.Context) (list []hns.Endpoint, err error) {
 	err = f.do("AllEndpoints", "", nil, func() error {
 		for _, e := range f.endpoints {
-			list = append(list, cloneEndpoint(e))
+			list = append(list, f.showEndpoint(e))
 		}
 		return nil
 	})
