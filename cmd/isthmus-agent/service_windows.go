@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
@@ -28,7 +29,10 @@ func (e env) serveAs(ctx context.Context, o *options) error {
 	e.stderr = eventWriter{log}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s := &windowsService{serve: func() error { return e.serve(ctx, o) }, stop: stop}
+	s := &windowsService{serve: func() error { return e.serve(ctx, o) }, stop: stop, fail: func(err error) {
+		o.log.Logger(e.stderr).Error("the service has failed", "error", err)
+		os.Exit(1)
+	}}
 	if err := svc.Run(serviceName, s); err != nil {
 		return fmt.Errorf("run as a service: %w: let the service manager start it, or remove --windows-service", err)
 	}
@@ -39,27 +43,36 @@ func (e env) serveAs(ctx context.Context, o *options) error {
 type windowsService struct {
 	serve func() error
 	stop  func()
-	err   error // the error of serve
+	// fail ends the process, and does not return.
+	fail func(error)
+	err  error // the error of serve after a request to stop
 }
 
 // Execute implements svc.Handler. The service counts as running at once; readiness reports when a State is
-// in force. An error ends it with exit code 1, which triggers the service manager's recovery actions.
+// in force. An error that nobody asked for ends the process: to the service manager a service that reports that it has stopped
+// has not failed, and it takes no recovery actions unless a further setting of the service says so (failureflag).
 func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.serve() }()
 	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown}
+	stopping := false
 	for {
 		select {
-		case s.err = <-ended:
-			if s.err != nil {
-				return true, 1
+		case err := <-ended:
+			switch {
+			case err == nil:
+				return false, 0
+			case !stopping:
+				s.fail(err)
 			}
-			return false, 0
+			s.err = err
+			return true, 1
 		case r := <-requests:
 			switch r.Cmd {
 			case svc.Interrogate:
 				status <- r.CurrentStatus
 			case svc.Stop, svc.Shutdown:
+				stopping = true
 				status <- svc.Status{State: svc.StopPending}
 				s.stop()
 			}

@@ -4,7 +4,10 @@ package wine
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,4 +54,43 @@ func await(t *testing.T, what string, so func() bool) {
 			t.Fatalf("waited in vain for %s", what)
 		}
 	}
+}
+
+// TestServiceFails: a service that ends by an error does not report that it has stopped. The service manager of Windows takes it for
+// failed, and starts it again, only then, unless its configuration says otherwise. That of Wine goes on showing it as running.
+func TestServiceFails(t *testing.T) {
+	m := machine(t)
+	logs(t, m)
+	if err := m.StartEmulator(hns.Server2022); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	exe := Path(filepath.Join(m.bin, "isthmus-agent.exe"))
+	binPath := `"` + exe + `" --windows-service --node-name fails --state-dir C:\ --manifests ` + Path(string(newManifests(t, "web")))
+	if out, err := m.Output(m.Command(ctx, "sc", "create", "isthmus-fails", "binPath=", binPath)); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	await(t, "the service to be known", func() bool {
+		_, err := m.Output(m.Command(ctx, "sc", "start", "isthmus-fails"))
+		return err == nil
+	})
+	await(t, "its process to end", func() bool { return !running(t, "--node-name fails") })
+	state, err := m.Output(m.Command(ctx, "sc", "query", "isthmus-fails"))
+	if err != nil || !strings.Contains(state, "isthmus-fails") || strings.Contains(state, "1066") { // ERROR_SERVICE_SPECIFIC_ERROR
+		t.Errorf("the service has reported its end: %v\n%s", err, state)
+	}
+}
+
+// running reports whether a process has these arguments.
+func running(t *testing.T, arguments string) bool {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("list processes: %d, %v", len(all), err)
+	}
+	return slices.ContainsFunc(all, func(path string) bool {
+		text, _ := os.ReadFile(path) // it may have ended
+		return strings.Contains(strings.ReplaceAll(string(text), "\x00", " "), arguments)
+	})
 }
