@@ -187,10 +187,13 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 			if _, asked := namespaces[ns]; !asked {
 				namespaces[ns] = b.place(ctx, ns, list, states)
 			}
-			if err := namespaces[ns].err; errors.Is(err, hns.ErrGone) {
+			switch err := namespaces[ns].err; {
+			case errors.Is(err, hns.ErrGone):
 				installed.Problems = append(installed.Problems, fmt.Sprintf("its namespace %s does not exist", ns))
-			} else if err != nil {
-				return nil, fmt.Errorf("look up namespace %q: %w", ns, err)
+			case err != nil && (ctx.Err() != nil || hns.Code(err) == hns.CodeTimeout):
+				return nil, fmt.Errorf("look up namespace %q: %w", ns, err) // the others could take as long
+			case err != nil: // it must not keep the problems of all other pods
+				installed.Problems = append(installed.Problems, fmt.Sprintf("its namespace cannot be read, so what else is in it is not known: %v", err))
 			}
 		}
 		if ways := slices.Concat(overruled(n, e), b.misplaced(e, id), namespaces[e.HostComputeNamespace].besides(e)); len(ways) > 0 {
