@@ -3,6 +3,7 @@
 package windows_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -64,4 +65,31 @@ func TestOpenEndpointIsNotAttached(t *testing.T) {
 	if _, err := backend.AddEndpoint(ctx, spec); err != nil || n.stored(spec.ID).HostComputeNamespace == "" {
 		t.Errorf("after it: %v", err)
 	}
+}
+
+// TestCreatedWithoutIPv6: an endpoint that HNS created with other addresses is not attached, and nothing is left. The pod would be
+// reported as reachable by an address that it does not have, and each audit would make the endpoint again.
+func TestCreatedWithoutIPv6(t *testing.T) {
+	n := newNode(t, hns.Server2022, poolConfig(t, dualConfig()))
+	spec, prepared := n.spec("c1", "10.0.1.7"), spare("10.0.1.9")
+	spec.IPs = append(spec.IPs, netip.MustParseAddr("fd00:1::7"))
+	prepared.IPs = append(prepared.IPs, netip.MustParseAddr("fd00:1::9"))
+	n.add(n.spec("c2", "10.0.1.8")) // the network exists
+	before := n.fake.Dump()
+	n.fake.SetQuirks(hnstest.Quirks{IPv4Only: true})
+	for name, call := range map[string]func() error{
+		"AddEndpoint":   func() error { _, err := n.backend.AddEndpoint(ctx, spec); return err },
+		"StartEndpoint": func() error { return n.begin(spec).end() },
+		"Prepare":       func() error { return n.prepare(prepared) },
+	} {
+		if err := call(); err == nil || !strings.Contains(err.Error(), "the addresses [10.0.1.") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := n.fake.Dump(); got != before {
+			t.Errorf("%s left\n%s\nwant\n%s", name, got, before)
+		}
+	}
+	n.fake.SetQuirks(hnstest.Quirks{})
+	n.add(spec)
+	n.wantProblems("in the end", nil)
 }

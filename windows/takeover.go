@@ -67,6 +67,9 @@ func (c Config) NetworkMismatches(n *hns.Network) (all []Mismatch) {
 			Remedy: "delete it (Remove-HnsNetwork) while no pods run, or choose another name"})
 	}
 	want := c.wantedNetwork()
+	if n.Name != c.Network { // HNS may not tell cases apart, and the names of endpoints end with that of the network
+		differs("name", n.Name, c.Network)
+	}
 	if !strings.EqualFold(string(n.Type), string(want.Type)) {
 		differs("type", string(n.Type), string(want.Type))
 	}

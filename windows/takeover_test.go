@@ -116,3 +116,22 @@ func TestForeignEndpoints(t *testing.T) {
 		t.Errorf("foreign %+v, differences %v\n%s", foreign, differ, fake.Dump())
 	}
 }
+
+// TestNameOfNetwork: HNS may not tell cases of a name apart. An agent that took the network of another one's name would not know the
+// endpoints on it, and pods would keep an old policy.
+func TestNameOfNetwork(t *testing.T) {
+	n := newNode(t, hns.Server2022, bridgeConfig())
+	spec := n.spec("c1", "10.0.1.7")
+	n.add(spec)
+	n.apply(peerState(spec, "10.0.3.3"))
+	before, c := n.fake.Dump(), n.config
+	c.Network = "Isthmus"
+	if _, err := windows.New(ctx, c, n.fake, discard); err == nil || !strings.Contains(err.Error(), `hns network "isthmus" has name isthmus, want Isthmus: `) {
+		t.Errorf("%v", err)
+	}
+	if got := n.fake.Dump(); got != before {
+		t.Errorf("it left\n%s\nwant\n%s", got, before)
+	}
+	n.start()
+	n.add(spec)
+}

@@ -60,6 +60,9 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpo
 			return err
 		}
 		stored.ID = id
+		if f.quirks.IPv4Only {
+			stored.IPConfigurations = slices.DeleteFunc(stored.IPConfigurations, func(c hns.IPConfig) bool { return strings.Contains(c.IPAddress, ":") })
+		}
 		if f.quirks.OpenEndpoints {
 			stored.Policies = slices.DeleteFunc(stored.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeACL) })
 		}

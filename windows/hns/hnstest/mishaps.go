@@ -20,6 +20,8 @@ type Quirks struct {
 	AttachOnce bool
 	// NoSCTP is the code with which it refuses ACLs that name SCTP; 0 if it takes them.
 	NoSCTP uint32
+	// IPv4Only creates endpoints without their IPv6 addresses, and reports success.
+	IPv4Only bool
 	// OpenEndpoints creates endpoints without their ACLs, and reports success.
 	OpenEndpoints bool
 }
