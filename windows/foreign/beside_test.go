@@ -53,6 +53,30 @@ func TestFurtherEndpoint(t *testing.T) {
 	}
 }
 
+// TestFurtherEndpointWithoutAddress: an endpoint that gets its addresses from a DHCP server counts too. It is none of a pod.
+func TestFurtherEndpointWithoutAddress(t *testing.T) {
+	n := newNode(t, hns.L2Bridge)
+	s := n.chained("web", "10.1.0.5", theirs()...)
+	n.apply(state(s))
+	n.wantProblem("alone", "")
+	lan, err := n.fake.CreateNetwork(ctx, hns.Network{Name: "lan", Type: hnstest.Transparent, SchemaVersion: hns.Schema2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := n.fake.CreateEndpoint(ctx, hns.Endpoint{Name: "second", HostComputeNetwork: lan.ID, SchemaVersion: hns.Schema2})
+	if err == nil {
+		err = n.fake.AttachEndpoint(ctx, s.NetNS, e.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.wantProblem("with another", "hns endpoint second of network lan is in its namespace too, and not under policy")
+	list, err := n.backend.Interfaces(ctx)
+	if err != nil || len(list) != 1 || list[0].Name != "web" {
+		t.Errorf("interfaces of pods %+v, %v", list, err)
+	}
+}
+
 // TestTwoEndpointsOfOnePod checks that a pod is reported while two endpoints have its addresses in its namespace, because policy
 // is then on neither for certain.
 func TestTwoEndpointsOfOnePod(t *testing.T) {

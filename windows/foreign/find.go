@@ -50,7 +50,7 @@ func (b *Backend) scanOnce(ctx context.Context) (all []found, err error) {
 			return nil, err
 		}
 		for _, e := range list {
-			if !e.Remote() && len(addresses(&e)) > 0 {
+			if !e.Remote() && (len(addresses(&e)) > 0 || e.HostComputeNamespace != "") { // a DHCP server may give addresses
 				e.ID = strings.ToLower(e.ID)
 				all = append(all, found{e, n})
 			}
@@ -193,7 +193,7 @@ func (b *Backend) Interfaces(ctx context.Context) (list []dataplane.Interface, e
 	}
 	for i := range all {
 		f := &all[i]
-		if f.HostComputeNamespace == "" {
+		if f.HostComputeNamespace == "" || len(addresses(&f.Endpoint)) == 0 {
 			continue
 		}
 		list = append(list, dataplane.Interface{Handle: dataplane.HandlePrefix + f.ID, Name: f.Name, IfName: "eth0", Addresses: addresses(&f.Endpoint),
