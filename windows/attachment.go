@@ -165,6 +165,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		return nil, fmt.Errorf("read the states of endpoints: %w", err)
 	}
 	broken := b.checkStates(list, states)
+	b.checkHost(list, states)
 	b.compareResolvers(list)
 	var found []dataplane.Installed
 	namespaces := make(map[string]place)

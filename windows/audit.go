@@ -42,6 +42,8 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 	var found []dataplane.Drift
 	if b.config.Mode == L2Bridge && findNamed(list, b.config.HostEndpoint()) == nil {
 		found = append(found, dataplane.Drift{Object: "host endpoint", Detail: "the host's endpoint is missing"})
+	} else if b.config.Mode == L2Bridge && b.host == "" {
+		found = append(found, dataplane.Drift{Object: "host endpoint", Detail: "the host's endpoint is not attached to the host"})
 	}
 	more, err := b.components.Audit(ctx, s)
 	if err != nil {

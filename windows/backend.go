@@ -34,7 +34,9 @@ type Backend struct {
 	hns     *hns.Guarded
 	log     *slog.Logger
 	version hns.Version
-	host    string // id of the host's endpoint once it is attached
+	host    string // id of the host's endpoint while it is known to be attached
+	// hostShown is its id once HNS has shown it as attached.
+	hostShown string
 	// orphans are the names of unwanted endpoints whose creating call has not returned.
 	orphans map[string]bool
 	// orphansDue is when their removal is tried again after an error, orphanFault says which.

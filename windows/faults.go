@@ -25,6 +25,23 @@ func (b *Backend) Faults() []string {
 	return all
 }
 
+// checkHost forgets the host's endpoint if it has left the host: Audit says so, and ensureHostEndpoint attaches it again. An HNS that
+// never showed it as attached proves nothing by another state.
+func (b *Backend) checkHost(list []hns.Endpoint, states map[string]hns.State) {
+	host := findNamed(list, b.config.HostEndpoint())
+	if b.config.Mode != L2Bridge || host == nil {
+		return
+	}
+	switch states[strings.ToLower(host.ID)] {
+	case hns.StateAttached, hns.StateAttachedSharing:
+		b.hostShown = host.ID
+	case hns.StateCreated, hns.StateDetached:
+		if b.hostShown == host.ID {
+			b.host = ""
+		}
+	}
+}
+
 // checkStates returns the attached endpoints that HNS has stopped serving, by GUID in lower case. It
 // records those that stay unconnected.
 func (b *Backend) checkStates(list []hns.Endpoint, states map[string]hns.State) (broken map[string]hns.State) {
