@@ -49,8 +49,8 @@ type windowsService struct {
 }
 
 // Execute implements svc.Handler. The service counts as running at once; readiness reports when a State is
-// in force. An error that nobody asked for ends the process: to the service manager a service that reports that it has stopped
-// has not failed, and it takes no recovery actions unless a further setting of the service says so (failureflag).
+// in force. An error ends the process, unless the service had a request to stop. A service that reports that it has stopped has not
+// failed: the service manager then takes recovery actions only if a further setting of the service says so (failureflag).
 func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.serve() }()
