@@ -225,7 +225,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 			installed.Problems = []string{"its ACLs differ from those of its policy: another program changed them"}
 		}
 		more := b.further(all, id, f.HostComputeNamespace, f.ID)
-		if why := f.overruled(); why != "" {
+		if why := f.unfiltered(); why != "" {
 			more = append(more, why)
 		}
 		installed.Problems, installed.Unenforced = append(installed.Problems, more...), installed.Unenforced || len(more) > 0

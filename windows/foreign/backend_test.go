@@ -211,7 +211,7 @@ func TestFurtherAddresses(t *testing.T) {
 // TestPolicyBesideOtherPolicies checks the life of a chained pod: denied, under policy, closed. The policies of the other
 // plugin stay, and removal leaves exactly those. HNS may replace by Update all policies or those of a type.
 func TestPolicyBesideOtherPolicies(t *testing.T) {
-	for _, kind := range []hns.NetworkType{hns.L2Bridge, hns.Overlay, hnstest.L2Tunnel, hnstest.Transparent} {
+	for _, kind := range []hns.NetworkType{hns.L2Bridge, hns.Overlay, hnstest.L2Tunnel} {
 		for _, all := range []bool{false, true} {
 			t.Run(fmt.Sprint(kind, all), func(t *testing.T) {
 				n := newNode(t, kind)
@@ -262,7 +262,7 @@ func TestPolicyBesideOtherPolicies(t *testing.T) {
 // TestRemoveWhilePodsRun uninstalls while policy is in force on pods: chained, adopted, and of a plugin without ACLs. What HNS
 // returns about their endpoints, ACLs with their order and bytes among it, is as before. A second removal changes nothing.
 func TestRemoveWhilePodsRun(t *testing.T) {
-	for _, kind := range []hns.NetworkType{hns.L2Bridge, hns.Overlay, "L2Tunnel", "Transparent"} {
+	for _, kind := range []hns.NetworkType{hns.L2Bridge, hns.Overlay, "L2Tunnel"} {
 		for _, all := range []bool{false, true} {
 			t.Run(fmt.Sprint(kind, all), func(t *testing.T) {
 				n := newNode(t, kind)
@@ -418,12 +418,6 @@ func TestRefusedEndpoints(t *testing.T) {
 	}
 	if list, err := n.backend.Endpoints(ctx); err != nil || len(list) > 0 {
 		t.Errorf("endpoints %v, %v", list, err)
-	}
-	nat := newNode(t, hnstest.NAT)
-	s := spec("web", "10.1.0.5", nat.fake.AddNamespace())
-	nat.make("web", "10.1.0.5", s.NetNS)
-	if _, err := nat.backend.AddEndpoint(ctx, s); !errors.Is(err, dataplane.ErrInterfaceKind) || !strings.Contains(err.Error(), "azure of type NAT") {
-		t.Errorf("NAT: %v", err)
 	}
 }
 

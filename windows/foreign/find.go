@@ -76,13 +76,10 @@ func (f *found) has(ips []netip.Addr) bool {
 	return len(ips) > 0 && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(have, a) })
 }
 
-// problem says why policy cannot be enforced on an endpoint; "" if it can. It knows the types of networks whose
-// endpoints have a port of VFP.
+// problem says why policy cannot be enforced on an endpoint; "" if it can.
 func (f *found) problem() string {
-	switch strings.ToLower(string(f.network.Type)) {
-	case "l2bridge", "l2tunnel", "overlay", "transparent":
-	default:
-		return fmt.Sprintf("hns endpoint %s is on network %s of type %s, where ACLs are not known to work: use l2bridge, l2tunnel, overlay or transparent", f.Name, f.network.Name, f.network.Type)
+	if why := f.unfiltered(); why != "" {
+		return why
 	}
 	p, err := split(f.Policies)
 	if err == nil {
@@ -91,11 +88,17 @@ func (f *found) problem() string {
 	if err != nil {
 		return fmt.Sprintf("hns endpoint %s: %v", f.Name, err)
 	}
-	return f.overruled()
+	return ""
 }
 
-// overruled says that rules of the network may pass what ACLs block; "" if there are none.
-func (f *found) overruled() string {
+// unfiltered says that packets may pass whatever ACLs block; "" if not. HNS keeps the ACLs of any endpoint, but only networks of these types
+// have ports of VFP. Rules of the network may pass packets, too.
+func (f *found) unfiltered() string {
+	switch strings.ToLower(string(f.network.Type)) {
+	case "l2bridge", "l2tunnel", "overlay":
+	default:
+		return fmt.Sprintf("hns endpoint %s is on network %s of type %s, where Windows does not enforce ACLs: use l2bridge, l2tunnel or overlay", f.Name, f.network.Name, f.network.Type)
+	}
 	if why := hns.UnknownOrder(f.network.Policies); why != "" {
 		return fmt.Sprintf("hns network %s: %s", f.network.Name, why)
 	}

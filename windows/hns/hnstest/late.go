@@ -52,8 +52,12 @@ func (f *Fake) delayList(e *hns.Endpoint) {
 	f.late.lists[e.ID] = slices.DeleteFunc(slices.Clone(e.Policies), func(p hns.Policy) bool { return !p.Is(hns.TypeACL) })
 }
 
-// listInForce returns the ACLs that packets meet at an endpoint.
+// listInForce returns the ACLs that packets meet at an endpoint. On a transparent network they meet none, as its ports are not those of
+// VFP (network-isolation-security.md of Microsoft's Virtualization-Documentation).
 func (f *Fake) listInForce(e *hns.Endpoint) ([]hns.ACL, error) {
+	if n := f.network(e.HostComputeNetwork); n != nil && sameType(n.Type, Transparent) {
+		return nil, nil
+	}
 	if old, delayed := f.late.lists[e.ID]; delayed {
 		return (&hns.Endpoint{Policies: old}).ACLs()
 	}

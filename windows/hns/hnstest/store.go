@@ -132,7 +132,7 @@ func (f *Fake) PortACLs(id string) ([]hns.ACL, error) {
 	if e == nil {
 		return nil, fmt.Errorf("endpoint %q does not exist", id)
 	}
-	acls, err := e.ACLs()
+	acls, err := f.listInForce(e)
 	return layered(f.misread(acls)), err
 }
 
