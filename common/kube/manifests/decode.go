@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/common/kube/convert"
+	networkingv1 "k8s.io/api/networking/v1"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 )
 
 // header holds the fields of every object.
@@ -108,7 +110,7 @@ func (l *loader) read(k *convert.Kind, raw []byte) {
 
 // find returns the kind of an object; nil if the object is to be ignored.
 func (l *loader) find(h header) (*convert.Kind, *convert.Remark) {
-	var sibling *convert.Kind // the first custom kind of the object's group
+	var siblings []string // the kinds of the object's group, if it has policies or is custom
 	for i := range l.kinds {
 		k := &l.kinds[i]
 		switch {
@@ -121,19 +123,25 @@ func (l *loader) find(h header) (*convert.Kind, *convert.Remark) {
 			// A removed API, or a typing error. Ignoring the object would leave it unenforced.
 			return nil, &convert.Remark{Field: "apiVersion", Detail: convert.Quoted(h.APIVersion) + " is not served: use " + k.APIVersion()}
 		}
-		if sibling == nil && k.Custom() && k.Group == h.group() {
-			sibling = k
+		if (k.Policy || k.Custom()) && k.Group == h.group() {
+			siblings = append(siblings, k.Name)
 		}
 	}
-	if sibling != nil {
+	if len(siblings) > 0 && !h.besidePolicies() {
 		return nil, &convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s %s is not known: use %s", convert.Quoted(h.APIVersion),
-			convert.Quoted(h.Kind), sibling.Name)}
+			convert.Quoted(h.Kind), strings.Join(siblings, " or "))}
 	}
 	if strings.HasSuffix(h.Kind, "NetworkPolicy") {
 		l.warn(convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind,
 			convert.Bounded(h.APIVersion, convert.MaxValue))})
 	}
 	return nil, nil
+}
+
+// besidePolicies reports whether the kind is one of Kubernetes that shares its group with policies, and is ignored.
+func (h header) besidePolicies() bool {
+	kind := strings.TrimSuffix(h.Kind, "List")
+	return h.group() == networkingv1.GroupName && slices.Contains([]string{"Ingress", "IngressClass", "IPAddress"}, kind)
 }
 
 func (h header) version() string { return h.APIVersion[strings.LastIndexByte(h.APIVersion, '/')+1:] }
