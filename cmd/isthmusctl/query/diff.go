@@ -188,6 +188,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
 	r.addServices(p, v, after)
 	r.addServiceChanges(p, before, after, o.onlyOpened)
 	r.addTrafficPolicies(v, before)
+	r.addLoneServices(v, before, after)
 	r.addEnforcement(was, is)
 	r.addDenyLists(v, was, is, o.onlyOpened)
 	switch o.output {
@@ -198,10 +199,10 @@ func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
 	default:
 		err = cli.EncodeKind(e.Stdout, o.output, "Diff", r)
 	}
-	switch {
+	switch opens, closes := r.count(); {
 	case err != nil:
 		return err
-	case len(r.Changes)+len(r.ServiceChanges)+len(r.DenyLists) > 0:
+	case opens > 0, closes > 0 && !o.onlyOpened:
 		return cli.ErrNo
 	case !o.AllowEmpty && !shared(v.was.Pods, v.is.Pods) && len(r.OnlyA)+len(r.OnlyB)+len(r.Policies) > 0:
 		return fmt.Errorf("nothing to compare: no pod is in both %s and %s", v.from, v.to)

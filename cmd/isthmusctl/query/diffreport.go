@@ -32,6 +32,12 @@ type (
 		OnlyB []string `json:"pods_only_in_b"`
 		// Unpoliced are pods of both versions to which policy applies in one only, each with the reason.
 		Unpoliced []string `json:"pods_without_policy"`
+		// Leave and Enter are those that move to the host network and away from it. Each counts as one change that opens or
+		// closes, if the version in which policies apply to them has any.
+		Leave []string `json:"pods_that_leave_policy"`
+		Enter []string `json:"pods_that_enter_policy"`
+		// Services are those that only one version has.
+		Services []string `json:"services_added_or_removed"`
 		// Policies are those that only one version has, or that differ.
 		Policies []string `json:"policies_that_differ"`
 		// OverBlocked lists where a node may deny more than the policies do.
@@ -87,6 +93,7 @@ func compareVersions(p *reach.Partition, was, is *model.Snapshot, onlyOpened boo
 	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p),
 		used: make(map[string]bool)}
 	r.Unpoliced = append(unpoliced(p.Only(0), is, "second"), unpoliced(p.Only(1), was, "first")...)
+	r.Leave, r.Enter = hosted(p.Only(0), was, is), hosted(p.Only(1), is, was)
 	r.Policies = reach.Differing(was.SortedPolicies(), is.SortedPolicies())
 	finder := cause.New(p, was, is)
 	for _, c := range p.Changes() {
@@ -116,6 +123,21 @@ func unpoliced(only []model.PodID, other *model.Snapshot, in string) []string {
 			all = append(all, fmt.Sprintf("%s is on the host network in the %s", id, in))
 		case p.Finished:
 			all = append(all, fmt.Sprintf("%s has finished in the %s", id, in))
+		}
+	}
+	return all
+}
+
+// hosted names the pods that are on the host network in the other version, if their own has policies. There no policy applies to
+// them and, as part of their node, they reach all of its pods.
+func hosted(only []model.PodID, own, other *model.Snapshot) []string {
+	all := []string{}
+	if len(own.SortedPolicies()) == 0 {
+		return all
+	}
+	for _, id := range only {
+		if p, ok := other.Pods.Get(id); ok && p.HostNetwork && !p.Finished {
+			all = append(all, id.String())
 		}
 	}
 	return all

@@ -54,6 +54,23 @@ func (r *diffReport) addTrafficPolicies(v *versions, was *service.Services) {
 	slices.Sort(r.TrafficPolicies)
 }
 
+// addLoneServices names the Services that only one version has.
+func (r *diffReport) addLoneServices(v *versions, was, is *service.Services) {
+	r.Services = []string{}
+	for _, one := range []struct {
+		all   []*model.Service
+		other *service.Services
+		what  string
+	}{{v.was.Services, is, "removed"}, {v.is.Services, was, "added"}} {
+		for _, s := range one.all {
+			if one.other.Named(s.Namespace, s.Name) == nil {
+				r.Services = append(r.Services, fmt.Sprintf("Service %s/%s %s", s.Namespace, s.Name, one.what))
+			}
+		}
+	}
+	slices.Sort(r.Services)
+}
+
 // trafficPolicy is the internalTrafficPolicy of a Service.
 func trafficPolicy(s *model.Service) string {
 	if s.OwnNode {

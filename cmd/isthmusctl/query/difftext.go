@@ -39,6 +39,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	if len(r.TrafficPolicies) > 0 {
 		fmt.Fprintf(&b, "internalTrafficPolicy differs: %s\n", cli.Shorten(r.TrafficPolicies, maxEnds))
 	}
+	if len(r.Services) > 0 {
+		fmt.Fprintf(&b, "only in one: %s\n", cli.Shorten(r.Services, maxEnds))
+	}
 	if len(r.Enforcement) > 0 {
 		fmt.Fprintf(&b, "%s differs: %s\n", model.AnnotationEnforcement, cli.Shorten(r.Enforcement, maxEnds))
 	}
@@ -47,6 +50,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 	}
 	if len(r.Unpoliced) > 0 {
 		fmt.Fprintf(&b, "no policy applies: %s\n", cli.Shorten(r.Unpoliced, maxEnds))
+	}
+	for _, h := range r.hosts() {
+		b.WriteString(h + "\n")
 	}
 	if idle := r.idle(); len(idle) > 0 {
 		fmt.Fprintf(&b, "policies that differ and change no verdict: %s\n", cli.Shorten(idle, maxEnds))
@@ -73,6 +79,17 @@ func (r *diffReport) addEnforcement(was, is *model.Snapshot) {
 		}
 	}
 	slices.Sort(r.Enforcement)
+}
+
+// hosts describes the pods that move to the host network or away from it.
+func (r *diffReport) hosts() (all []string) {
+	if len(r.Leave) > 0 {
+		all = append(all, "leave policy, which opens: "+cli.Shorten(r.Leave, maxEnds))
+	}
+	if len(r.Enter) > 0 {
+		all = append(all, "enter policy, which closes: "+cli.Shorten(r.Enter, maxEnds))
+	}
+	return all
 }
 
 // uncompared are the pods that only one version has.
@@ -102,7 +119,7 @@ func (r *diffReport) idle() (all []string) {
 
 // count counts the changes, also those that are not listed.
 func (r *diffReport) count() (opens, closes int) {
-	closes = r.Unlisted
+	opens, closes = len(r.Leave), r.Unlisted+len(r.Enter)
 	for _, c := range r.Changes {
 		if c.Is == "allow" {
 			opens++
@@ -183,6 +200,9 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 	if len(r.TrafficPolicies) > 0 {
 		fmt.Fprintf(&b, "\ninternalTrafficPolicy differs: %s\n", cell(cli.Shorten(r.TrafficPolicies, maxEnds)))
 	}
+	if len(r.Services) > 0 {
+		fmt.Fprintf(&b, "\nOnly in one version: %s\n", cell(cli.Shorten(r.Services, maxEnds)))
+	}
 	if len(r.Enforcement) > 0 {
 		fmt.Fprintf(&b, "\n%s differs: %s\n", model.AnnotationEnforcement, cell(cli.Shorten(r.Enforcement, maxEnds)))
 	}
@@ -191,6 +211,9 @@ func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
 	}
 	if len(r.Unpoliced) > 0 {
 		fmt.Fprintf(&b, "\nNo policy applies: %s\n", cell(cli.Shorten(r.Unpoliced, maxEnds)))
+	}
+	for _, h := range r.hosts() {
+		fmt.Fprintf(&b, "\n%s\n", cell(strings.ToUpper(h[:1])+h[1:]))
 	}
 	if idle := r.idle(); len(idle) > 0 {
 		fmt.Fprintf(&b, "\nPolicies that differ and change no verdict: %s\n", cell(cli.Shorten(idle, maxEnds)))
