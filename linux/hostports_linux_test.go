@@ -338,3 +338,40 @@ func TestHostPortOfAService(t *testing.T) {
 	l.answers(l.outside, want)
 	l.answers(l.node, want)
 }
+
+// Policy decides about the pod behind a host port: that of a pod that calls a port of its own node, and that of the pod that is called,
+// which sees the caller. isthmusctl explain says so.
+func TestPolicyBehindHostPorts(t *testing.T) {
+	t.Parallel()
+	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(a, 80)
+	at := []netip.AddrPort{netip.MustParseAddrPort(nodeAddr4 + ":8100"), netip.MustParseAddrPort("[" + nodeAddr6 + "]:8100")}
+	node := []model.Rule{accept(block(nodeAddr4 + "/32")), accept(block(nodeAddr6 + "/128"))}
+	for _, c := range []struct {
+		name     string
+		policies []*model.Policy
+		from     *netns.NS
+		open     bool
+	}{
+		{"egress to the pod", []*model.Policy{isolate("b", model.Egress, accept(pods("a"), tcp(80)))}, b, true},
+		{"egress to the node", []*model.Policy{isolate("b", model.Egress, node...)}, b, false},
+		{"egress to the port of the node", []*model.Policy{isolate("b", model.Egress, accept(pods("a"), tcp(8100)))}, b, false},
+		{"ingress from the pod", []*model.Policy{isolate("a", model.Ingress, accept(pods("b"), tcp(80)))}, b, true},
+		{"ingress from the pod, by another", []*model.Policy{isolate("a", model.Ingress, accept(pods("b"), tcp(80)))}, l.outside, false},
+		{"ingress from the node", []*model.Policy{isolate("a", model.Ingress, node...)}, l.outside, false},
+		{"ingress from nobody, by the pod itself", []*model.Policy{isolate("a", model.Ingress), isolate("a", model.Egress)}, a, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l.t = t
+			l.apply(c.policies...)
+			for _, to := range at {
+				if c.open {
+					l.allowed(c.from, "tcp", to.Addr().String(), to.Port())
+				} else {
+					l.denied(c.from, "tcp", to.Addr().String(), to.Port())
+				}
+			}
+		})
+	}
+}

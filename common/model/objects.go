@@ -73,6 +73,8 @@ type Pod struct {
 	Started int64
 	// Ports are the named ports of its containers and restartable init containers.
 	Ports []NamedPort
+	// HostPorts are the ports of its node that lead to the pod; none on the host network.
+	HostPorts []HostPort
 }
 
 // Policed reports whether policies apply to the pod and count it as a peer.

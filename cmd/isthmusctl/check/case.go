@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
@@ -39,12 +40,12 @@ type testQuery struct {
 	// portName is the name that a file has instead of a number; backends replaces it.
 	portName string
 	want     model.Verdict
-	// by is the Service that the client calls; to is then one of its backends, and forwarded is the connection to it.
+	// by is the Service, or the node, that the client calls; to is then one of its backends, and forwarded is the connection to it.
 	by        string
 	forwarded *service.Connection
 }
 
-// String names the flow, and the Service that it calls.
+// String names the flow, and the Service or node that it calls.
 func (q testQuery) String() string {
 	if q.by != "" {
 		return fmt.Sprintf("%s -> %s by %s %s/%d", q.from, q.to, q.by, q.protocol, q.port)
@@ -66,6 +67,7 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 			if err := q.resolve(s, owners); err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", where(q.at, c.at), c.title, err)
 			}
+			q.hostPort(s, all)
 			queries = append(queries, q)
 			continue
 		}
@@ -104,17 +106,23 @@ func (q testQuery) service(s *model.Snapshot, all *service.Services) (to service
 	if to, err = serviceOf(q.to, port, q.protocol, all); err != nil || to.Service != nil || q.portName != "" {
 		return to, port, err
 	}
-	at, err := ends.Addresses(s, q.to)
-	from, wrong := ends.Addresses(s, q.from)
-	if err != nil || wrong != nil || strings.Contains(strings.TrimPrefix(q.to, "node:"), "/") {
-		return to, port, nil // asking about the flow finds it, too
-	}
-	_, a, err := ends.SameFamily(from, at, q.protocol)
-	if err != nil {
+	at, _, ok := cluster.OfNode(s, q.from, q.to, q.protocol, fmt.Sprint(q.port))
+	if !ok {
 		return to, port, nil
 	}
-	to, of := all.AtNode(a, q.protocol, q.port)
+	to, of := all.AtNode(at.Addr(), q.protocol, q.port)
 	return to, fmt.Sprint(of.Port), nil
+}
+
+// hostPort replaces a port of a node that leads to a pod by the connection to that pod.
+func (q *testQuery) hostPort(s *model.Snapshot, all *service.Services) {
+	at, from, ok := cluster.OfNode(s, q.from, q.to, q.protocol, fmt.Sprint(q.port))
+	if !ok {
+		return
+	}
+	if c, ok := all.HostPort(at, q.protocol, from); ok {
+		q.by, q.to, q.port, q.forwarded = q.to, c.Backend.Name, c.Backend.Port, &c
+	}
 }
 
 // resolve replaces the name of a port by the number that it has in the destination pod.

@@ -107,7 +107,7 @@ func applyPods(live []*model.Pod, applied model.Objects) []*model.Pod {
 		if t := templates[w]; ok && t != nil {
 			running[w] = true
 			pod := *p
-			pod.Labels, pod.Ports = fromTemplate(p.Labels, t.Labels), t.Ports
+			pod.Labels, pod.Ports, pod.HostPorts = fromTemplate(p.Labels, t.Labels), t.Ports, t.HostPorts
 			if pod.HostNetwork != t.HostNetwork { // a new pod has other addresses
 				pod.HostNetwork, pod.IPs = t.HostNetwork, nil
 			}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -38,6 +40,25 @@ func Service(all *service.Services, from, to, namespace, port string, protocol *
 	}
 	s, err := NamedService(all, of, name)
 	return service.Call{Service: s}, err
+}
+
+// OfNode returns the address and port of a node that a client calls, and the client's addresses. ok is false for another destination,
+// and for a flow with an error, which Flow finds, too.
+func OfNode(s *model.Snapshot, from, to string, protocol model.Protocol, port string) (at netip.AddrPort, client []netip.Addr, ok bool) {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 || strings.Contains(strings.TrimPrefix(to, "node:"), "/") {
+		return at, nil, false
+	}
+	client, err = ends.Addresses(s, from)
+	if err != nil {
+		return at, nil, false
+	}
+	addresses, err := ends.Addresses(s, to)
+	if err != nil {
+		return at, nil, false
+	}
+	_, a, err := ends.SameFamily(client, addresses, protocol)
+	return netip.AddrPortFrom(a, uint16(n)), client, err == nil
 }
 
 // Ports selects ports of a Service, as service.Port. Errors name the flag.

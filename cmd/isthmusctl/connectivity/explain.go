@@ -71,7 +71,7 @@ func (x *explainer) reasons(ctx context.Context, s *model.Snapshot, services *se
 	if err != nil {
 		lines = append(lines, fmt.Sprintf("the agents do not answer: %v", err))
 		for _, t := range all {
-			lines = append(lines, intended(f, explain.Flow(s, t.Flow, nil, nil)).Reasons(passed)...)
+			lines = append(lines, intended(f, explain.Forwarded(s, t.Egress, t.Ingress, nil, undecided)).Reasons(passed)...)
 		}
 	}
 	return lines
@@ -92,6 +92,9 @@ func destination(namespace string, f *connectivity.Result) follow.Named {
 	}
 	return to
 }
+
+// undecided asks no data path.
+func undecided(model.Flow) explain.Enforced { return nil }
 
 // intended is what policy intends, in the form of a trace that no node has answered.
 func intended(f *connectivity.Result, x *explain.Report) *trace.Report {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,19 +38,23 @@ func (n *node) addresses() {
 	if err := json.Unmarshal([]byte(out), &list); status != 0 || err != nil {
 		n.t.Fatal(status, errs, err)
 	}
-	self := &model.Node{Name: "node1", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
+	self := &model.Node{Name: "node1", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}
+	other := &model.Node{Name: "node2", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.12")}}
+	far := &model.Pod{PodID: model.PodID{Namespace: "shop", Name: "far"}, Node: "node2", Labels: model.MakeLabels(map[string]string{"app": "api"}), IPs: []netip.Addr{netip.MustParseAddr("10.0.2.2")}}
+	far.HostPorts = []model.HostPort{{Number: 8200, Protocol: model.TCP, Port: 81}}
 	var pods []*model.Pod
 	for _, e := range list.Endpoints {
 		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: e.Name}, Node: "node1", Labels: model.MakeLabels(map[string]string{"app": e.Name}),
-			IPs: []netip.Addr{netip.MustParseAddr(e.Addresses[0])}})
+			IPs: []netip.Addr{netip.MustParseAddr(e.Addresses[0])}, HostPorts: []model.HostPort{{Number: 8000 + uint16(len(pods)), Protocol: model.TCP, Port: 80}}})
 	}
+	pods = append(pods, far)
 	web := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"web"}})
 	api := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"api"}})
 	policy := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "web"}, Tier: model.TierNetworkPolicy,
 		Isolates: [2]bool{true, false}, Subject: model.PodSelector{Namespace: "shop", Pods: web}}
 	policy.Rules[model.Ingress] = []model.Rule{{Action: model.ActionAccept, Peers: []model.Peer{{Kind: model.PeerPods, Pods: model.PodSelector{Namespace: "shop", Pods: api}}},
 		Ports: []model.PortMatch{{Protocol: model.TCP, First: 80, Last: 80}}}}
-	n.agent.Publish(model.MakeSnapshot(nil, []*model.Node{self}, pods, []*model.Policy{policy}))
+	n.agent.Publish(model.MakeSnapshot(nil, []*model.Node{self, other}, pods, []*model.Policy{policy}))
 	n.settled()
 }
 
@@ -111,13 +116,39 @@ func TestTrace(t *testing.T) {
 	expect(t, 2, []string{"start isthmus-agent"}, "trace", "--from", "a/b", "--to", "c/d", "--socket", "/nonexistent.sock")
 }
 
+// A host port leads to a pod. Policy of a client on another node decides about the node.
+func TestTraceOfHostPorts(t *testing.T) {
+	n := newNode(t)
+	n.attach()
+	n.addresses()
+	b, err := n.agent.Dump(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := ""
+	for _, p := range b.Cluster.Pods {
+		if p.Name == "web" {
+			web = strconv.Itoa(int(p.HostPorts[0].Number))
+		}
+	}
+	to := func(from, node, port string) []string {
+		return []string{"trace", "--from", from, "--to", "node:" + node, "-p", port, "--socket", n.socket}
+	}
+	expect(t, 1, []string{"192.0.2.1 -> shop/web (", "1. host port, shop/web: the node with the address replaces TCP 172.30.0.11:" + web + " by ", "intended: deny, installed: deny\n", "from outside the cluster"},
+		to("192.0.2.1", "node1", web)...)
+	expect(t, 0, []string{"both ends are on this node", "intended: allow, installed: allow\n"}, to("shop/api", "node1", web)...)
+	expect(t, 0, []string{"shop/far (10.0.2.2) -> shop/web (", "intended: allow, installed: unknown\n", "2. egress policy, shop/far: intended allow"}, to("shop/far", "node1", web)...)
+	expect(t, 0, []string{"shop/api (", "to node node2", "ingress policy, shop/far: intended allow", "TCP 81 on node node1\n"}, to("shop/api", "node2", "8200")...)
+	expect(t, 0, []string{"-> node node2 (172.30.0.12) TCP 8300"}, to("shop/api", "node2", "8300")...)
+}
+
 // TestBundleAndReplay runs the same commands on a node and on its Bundle.
 func TestBundleAndReplay(t *testing.T) {
 	n := newNode(t)
 	n.attach()
 	n.addresses()
 	file := filepath.Join(t.TempDir(), "node.tgz")
-	expect(t, 0, []string{"node node1, 2 pods of 2, 1 policies, 0 differences"}, "bundle", "-o", file, "--no-doctor", "--socket", n.socket)
+	expect(t, 0, []string{"node node1, 2 pods of 3, 1 policies, 0 differences"}, "bundle", "-o", file, "--no-doctor", "--socket", n.socket)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
@@ -133,7 +164,7 @@ func TestBundleAndReplay(t *testing.T) {
 	if replayed := expect(t, 0, nil, "replay", file, "policies"); replayed != live {
 		t.Errorf("live\n%s\nreplayed\n%s", live, replayed)
 	}
-	expect(t, 0, []string{"node node1, linux (kernel 6.1), agent v1.2.3", "2 endpoints; the cluster has 2 pods, 1 policies"}, "replay", file, "about")
+	expect(t, 0, []string{"node node1, linux (kernel 6.1), agent v1.2.3", "2 endpoints; the cluster has 3 pods, 1 policies"}, "replay", file, "about")
 
 	n.fake.Tamper("c1:eth0")
 	drifted := filepath.Join(t.TempDir(), "drifted.tgz")
@@ -163,7 +194,7 @@ func TestDump(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.About.Node != "node1" || len(got.Endpoints) != 2 || len(got.Cluster.Pods) != 2 || got.Installed == nil || len(got.Drift) != 1 {
+	if got.About.Node != "node1" || len(got.Endpoints) != 2 || len(got.Cluster.Pods) != 3 || got.Installed == nil || len(got.Drift) != 1 {
 		t.Errorf("dump prints\n%s", out)
 	}
 	expect(t, 2, []string{"start isthmus-agent"}, "dump", "--socket", "/nonexistent.sock")
@@ -207,7 +238,7 @@ func TestBundleAsManifests(t *testing.T) {
 	expect(t, 0, nil, "bundle", "-o", file, "--no-doctor", "--socket", n.socket)
 	source := cluster.Source{Manifests: []string{file}}
 	s, problems, err := source.Load(t.Context())
-	if err != nil || len(problems.Bad) > 0 || s.Pods.Len() != 2 || s.Policies.Len() != 1 {
+	if err != nil || len(problems.Bad) > 0 || s.Pods.Len() != 3 || s.Policies.Len() != 1 {
 		t.Errorf("%d pods, %d policies, %v, %v", s.Pods.Len(), s.Policies.Len(), problems, err)
 	}
 	if err := os.WriteFile(file, []byte{0x1f, 0x8b, 0}, 0o600); err != nil {

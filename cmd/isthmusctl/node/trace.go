@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/follow"
 	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/inspect"
@@ -45,7 +46,8 @@ the path between them. Each decision is shown twice: as the policies intend it, 
 maps of the kernel or from HNS. DRIFT marks a step at which they differ. Nothing is sent or changed.
 
 With --all-nodes the nodes of both ends answer, through the API server. The destination may then be a Service, as
-svc/NAMESPACE/NAME or by its address: each backend is followed, because nodes choose one at random for a connection.
+svc/NAMESPACE/NAME, by its address or a node port: each backend is followed, because nodes choose one at random for a
+connection.
 
 Exit status: 0 allowed and as intended, 1 denied or different from what is intended, 2 there is no answer.`,
 		Args: cli.NoArgs,
@@ -79,15 +81,14 @@ func (e env) trace(b *inspect.Bundle, o *traceOptions) error {
 		return cli.Usagef("trace: give both --from and --to")
 	}
 	s := b.Snapshot()
-	flow, err := cluster.Flow(s, o.from, o.to, o.protocol, o.port)
-	if err != nil {
-		return err
-	}
 	installed, err := trace.InstalledOf(b, acl.Installed)
 	if err != nil {
 		return err
 	}
-	r := trace.Flow(b, s, flow, installed)
+	r, err := o.ask(b, s, installed)
+	if err != nil {
+		return err
+	}
 	if o.output == "text" {
 		err = writeTrace(e.Stdout, r)
 	} else {
@@ -97,6 +98,26 @@ func (e env) trace(b *inspect.Bundle, o *traceOptions) error {
 		return cli.ErrNo
 	}
 	return err
+}
+
+// ask follows the flow. A host port leads to a pod; if another node than that of the client forwards, policy of the client decides about
+// what it calls, and not about that pod.
+func (o *traceOptions) ask(b *inspect.Bundle, s *model.Snapshot, installed trace.Installed) (*trace.Report, error) {
+	t, ok := follow.Named{From: o.from, To: o.to, Protocol: o.protocol, Port: o.port}.HostPort(s)
+	if !ok {
+		f, err := cluster.Flow(s, o.from, o.to, o.protocol, o.port)
+		if err != nil {
+			return nil, err
+		}
+		return trace.Flow(b, s, f, installed), nil
+	}
+	r := trace.Flow(b, s, t.Ingress, installed)
+	if t.Egress != t.Ingress && s.Owners().Pods[t.Egress.Src] != nil {
+		r = trace.Forward(trace.Flow(b, s, t.Egress, installed), r)
+	}
+	t.Step.Text += "; a Service with this port would have precedence, and agents do not read Services"
+	r.Prepend(*t.Step)
+	return r, nil
 }
 
 func ruleset(b *inspect.Bundle) (*acl.Ruleset, error) {

@@ -45,7 +45,8 @@ For a denied end that NetworkPolicies isolate, the answer has a rule that opens 
 
 The destination may also be a Service: svc/NAMESPACE/NAME, svc/NAME in the namespace of -n or of the source, or one of its
 addresses. The answer then has a verdict for every backend. The port is one of the Service, by number or name;
-without --port the answer covers all. A headless Service translates no port.
+without --port the answer covers all. A headless Service translates no port. A port of a node that leads to a Service or, as
+a host port, to a pod is followed to there.
 
 Exit status: 0 allowed (by a Service: every backend), 1 denied (any backend), 2 anything else.`,
 		Args: cli.NoArgs,
@@ -102,17 +103,21 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
-	if to.Service == nil {
-		to, protocol = o.nodePort(s, services, protocol)
-	}
 	if to.Service != nil {
 		return e.explainService(o, s, services, to, protocol, versions)
+	}
+	if done, err := e.portOfNode(o, s, services, versions); done {
+		return err
 	}
 	flow, err := cluster.Flow(s, o.from, o.to, o.protocol, o.port)
 	if err != nil {
 		return err
 	}
-	x := o.ask(s, flow, versions)
+	return e.writeAnswer(o, o.ask(s, flow, versions))
+}
+
+// writeAnswer writes an explanation. The error of a denied flow is ErrNo.
+func (e env) writeAnswer(o *explainOptions, x *explain.Report) (err error) {
 	if o.output == "json" || o.output == "yaml" {
 		err = cli.EncodeKind(e.Stdout, o.output, "Explanation", x)
 	} else {

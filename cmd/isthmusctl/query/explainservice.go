@@ -13,7 +13,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
-	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -122,30 +121,29 @@ func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to
 	return x, nil
 }
 
-// nodePort returns the call of a Service by a port of a node's own address, if the destination is one, and its protocol. It
-// replaces the port by that of the Service.
-func (o *explainOptions) nodePort(s *model.Snapshot, all *service.Services, given *model.Protocol) (service.Call, *model.Protocol) {
-	protocol, wrong := model.ParseProtocol(o.protocol)
-	port, notNumber := strconv.ParseUint(o.port, 10, 16)
-	if wrong != nil || notNumber != nil || strings.Contains(strings.TrimPrefix(o.to, "node:"), "/") {
-		return service.Call{}, given
-	}
-	from, wrong := ends.Addresses(s, o.from)
-	at, err := ends.Addresses(s, o.to)
-	if err != nil || wrong != nil {
-		return service.Call{}, given // explaining the flow finds it, too
-	}
-	_, a, err := ends.SameFamily(from, at, protocol)
+// portOfNode explains a flow to a port of a node's own address that leads to a Service or to a pod, and reports whether it does.
+func (e env) portOfNode(o *explainOptions, s *model.Snapshot, all *service.Services, versions []hns.Version) (bool, error) {
+	protocol, err := model.ParseProtocol(o.protocol)
 	if err != nil {
-		return service.Call{}, given
+		return false, nil // explaining the flow finds it, too
 	}
-	to, of := all.AtNode(a, protocol, uint16(port))
-	if to.Service == nil {
-		return to, given
+	at, from, ok := cluster.OfNode(s, o.from, o.to, protocol, o.port)
+	if !ok {
+		return false, nil
 	}
-	o.via = fmt.Sprintf("node %s %s %d", strings.TrimPrefix(o.to, "node:"), protocol, port)
-	o.port = strconv.Itoa(int(of.Port))
-	return to, &protocol
+	o.via = fmt.Sprintf("node %s %s %d", strings.TrimPrefix(o.to, "node:"), protocol, at.Port())
+	if to, of := all.AtNode(at.Addr(), protocol, at.Port()); to.Service != nil {
+		o.port = strconv.Itoa(int(of.Port))
+		return true, e.explainService(o, s, all, to, &protocol, versions)
+	}
+	c, ok := all.HostPort(at, protocol, from)
+	if !ok {
+		return false, nil
+	}
+	x := explain.Forwarded(s, c.Egress, c.Ingress, o.Services, func(f model.Flow) explain.Enforced { return enforcedBy(s, f, versions) })
+	x.Via = o.via
+	x.Locate(o.Places)
+	return true, e.writeAnswer(o, x)
 }
 
 // maxBackends is the number of backends that text explains in full; of more it explains the first of each

@@ -49,7 +49,11 @@ func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
 	} else if err == nil {
 		at = p.Words()
 	}
-	fmt.Fprintf(&b, "%s -> %s %s: %s\n", x.From, x.To, at, x.Verdict)
+	via := ""
+	if x.Via != "" {
+		via = x.Via + ", a host port of "
+	}
+	fmt.Fprintf(&b, "%s -> %s%s %s: %s\n", x.From, via, x.To, at, x.Verdict)
 	if len(x.DenyLists) > 0 {
 		wrapped(&b, "\ndeny lists: ", strings.Join(x.DenyLists, ", ")+"; nodes drop all packets of this source on their uplinks, before policy decides", 2)
 	}

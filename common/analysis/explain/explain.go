@@ -14,8 +14,10 @@ import (
 
 // Report is the explanation of a flow. Its JSON form is an interface of isthmusctl.
 type Report struct {
-	From     End    `json:"from"`
-	To       End    `json:"to"`
+	From End `json:"from"`
+	To   End `json:"to"`
+	// Via is the port of a node that leads to a pod, as "node n1 TCP 8080", if the client calls that.
+	Via      string `json:"via,omitempty"`
 	Protocol string `json:"protocol"`
 	Port     uint16 `json:"port"`
 	// Verdict is "allow" if every side allows and no deny list has the source, else "deny".
@@ -194,7 +196,7 @@ func observed(s *model.Snapshot, pod *model.Pod, d Decision) []string {
 func forwards(s *model.Snapshot, owners model.Owners, d model.Direction, egress, ingress model.Flow) []string {
 	switch {
 	case d == model.Egress && egress.Dst != ingress.Dst:
-		return []string{fmt.Sprintf("the pod calls port %d of another node, which chooses the backend: policy of the pod decides about %s", egress.Port, endOf(s, owners, egress.Dst))}
+		return []string{fmt.Sprintf("the pod calls port %d of another node, which forwards it: policy of the pod decides about %s", egress.Port, endOf(s, owners, egress.Dst))}
 	case d == model.Ingress && ingress.Src != egress.Src:
 		return []string{fmt.Sprintf("%s forwards the client and replaces its address by its own, about which policy decides; externalTrafficPolicy: Local keeps the client's address",
 			endOf(s, owners, ingress.Src))}

@@ -19,17 +19,26 @@ type Services struct {
 	// slices are by Service, pods by namespace.
 	slices map[[2]string][]*model.EndpointSlice
 	pods   map[string][]*model.Pod
+	// hostPorts are the pods with host ports, by node, sorted.
+	hostPorts map[string][]*model.Pod
 }
 
 // New returns the Services of a cluster.
 func New(s *model.Snapshot, all []*model.Service, endpoints []*model.EndpointSlice) *Services {
-	t := &Services{snapshot: s, all: all, owners: s.Owners(), slices: make(map[[2]string][]*model.EndpointSlice), pods: make(map[string][]*model.Pod)}
+	t := &Services{snapshot: s, all: all, owners: s.Owners(), slices: make(map[[2]string][]*model.EndpointSlice), pods: make(map[string][]*model.Pod),
+		hostPorts: make(map[string][]*model.Pod)}
 	for _, e := range endpoints {
 		key := [2]string{e.Namespace, e.Service}
 		t.slices[key] = append(t.slices[key], e)
 	}
 	for id, p := range s.Pods.All() {
 		t.pods[id.Namespace] = append(t.pods[id.Namespace], p)
+		if len(p.HostPorts) > 0 && p.Policed() {
+			t.hostPorts[p.Node] = append(t.hostPorts[p.Node], p)
+		}
+	}
+	for _, all := range t.hostPorts {
+		slices.SortFunc(all, func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) })
 	}
 	return t
 }

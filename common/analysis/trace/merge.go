@@ -35,6 +35,42 @@ func Merge(from, to *Report) *Report {
 	return &out
 }
 
+// Forward combines the traces of a connection that a node forwards: from follows what the source calls, to the connection to the
+// backend. What to says about the source is about another destination, and left out.
+func Forward(from, to *Report) *Report {
+	out := *from
+	if from.Node != to.Node {
+		out.Node = from.Node + ", " + to.Node
+	}
+	out.To, out.Port = to.To, to.Port
+	behind := slices.Clone(to.Steps[min(max(0, pathOf(to)-1), len(to.Steps)):])
+	out.Steps, out.Drift = slices.Concat(from.Steps, behind), from.Drift
+	ended := false // the policy of the destination follows, unless its node does not have the pod
+	for _, s := range behind {
+		out.Drift = out.Drift || s.Drift
+		if s.Intended == model.Deny.String() {
+			out.Intended = s.Intended
+		}
+		out.Installed = weakest(out.Installed, s.Installed)
+		ended = ended || s.Installed != ""
+	}
+	if !ended {
+		out.Installed = model.Deny.String()
+	}
+	return &out
+}
+
+// weakest returns the verdict of two steps; the second may have none.
+func weakest(a, b string) string {
+	switch {
+	case a == model.Deny.String() || b == model.Deny.String():
+		return model.Deny.String()
+	case a == unknown || b == unknown:
+		return unknown
+	}
+	return a
+}
+
 // pathOf returns the number of steps up to the path, which is included.
 func pathOf(r *Report) int {
 	i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.What == stepPath })

@@ -154,3 +154,46 @@ func TestMerge(t *testing.T) {
 		t.Error("Merge changed its input")
 	}
 }
+
+// A node that forwards decides about the backend; what it says about the source is about another destination.
+func TestForward(t *testing.T) {
+	step := func(what, intended, installed string) trace.Step {
+		return trace.Step{What: what, Intended: intended, Installed: installed}
+	}
+	path := trace.Step{What: "path"}
+	report := func(node, intended, installed string, steps ...trace.Step) *trace.Report {
+		return &trace.Report{Node: node, Intended: intended, Installed: installed, Steps: steps}
+	}
+	from := report("n1", "allow", "allow", step("attachment", "", ""), step("egress policy", "allow", "allow"), path)
+	ends := func(intended, installed string) *trace.Report { // the source may not open this
+		return report("n2", "deny", "deny", step("egress policy", "deny", "deny"), path, step("attachment", "", ""), step("ingress policy", intended, installed))
+	}
+	closed := report("n1", "deny", "deny", step("egress policy", "deny", "deny"), path)
+	for name, c := range map[string]struct {
+		from, to            *trace.Report
+		intended, installed string
+		drift               bool
+		steps               int
+	}{
+		"allowed":         {from, ends("allow", "allow"), "allow", "allow", false, 6},
+		"denied":          {from, ends("deny", "deny"), "deny", "deny", false, 6},
+		"damaged":         {from, ends("allow", "deny"), "allow", "deny", false, 6},
+		"not read":        {from, ends("allow", "unknown"), "allow", "unknown", false, 6},
+		"source denies":   {closed, ends("allow", "allow"), "deny", "deny", false, 5},
+		"source, unknown": {closed, ends("allow", "unknown"), "deny", "deny", false, 5},
+		"not attached":    {from, report("n1", "allow", "deny", path, trace.Step{What: "attachment", Drift: true}), "allow", "deny", true, 5},
+	} {
+		c.to.To.Pod, c.to.Port = "shop/b", 8080
+		got := trace.Forward(c.from, c.to)
+		node := "n1, n2"
+		if c.to.Node == "n1" {
+			node = "n1"
+		}
+		if got.Node != node || got.Intended != c.intended || got.Installed != c.installed || got.Drift != c.drift || len(got.Steps) != c.steps || got.To.Pod != "shop/b" || got.Port != 8080 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if len(from.Steps) != 3 {
+		t.Error("Forward changed its input")
+	}
+}

@@ -63,6 +63,7 @@ func convertPod(p *corev1.Pod, s Strictness) (*model.Pod, field.ErrorList) {
 		pod.Started = started(&p.Status)
 	}
 	pod.Ports, more = namedPorts(&p.Spec, field.NewPath("spec"))
+	pod.HostPorts = hostPorts(&p.Spec)
 	return pod, append(errs, more...)
 }
 
@@ -109,28 +110,53 @@ func podIPs(status *corev1.PodStatus, path *field.Path) ([]netip.Addr, field.Err
 	return ips, errs
 }
 
-// namedPorts lists the named ports of all long-running containers: the regular ones and the restartable
-// init containers.
+// hostPorts lists the host ports of all containers that namedPorts reads. It omits those that are not valid.
+func hostPorts(spec *corev1.PodSpec) (all []model.HostPort) {
+	if spec.HostNetwork {
+		return nil // its containers listen on the node itself
+	}
+	eachContainer(spec, func(c *corev1.Container, _ *field.Path) {
+		for i := range c.Ports {
+			p := &c.Ports[i]
+			if p.HostPort == 0 {
+				continue
+			}
+			n, errs := namedPort(p, nil)
+			number, more := portNumber(p.HostPort, nil)
+			at, err := netip.ParseAddr(p.HostIP)
+			if len(errs)+len(more) == 0 && (err == nil || p.HostIP == "") {
+				all = append(all, model.HostPort{Address: at.Unmap(), Number: number, Protocol: n.Protocol, Port: n.Port})
+			}
+		}
+	}, nil)
+	return all
+}
+
+// eachContainer calls a function for all long-running containers: the regular ones and the restartable init containers.
+func eachContainer(spec *corev1.PodSpec, do func(c *corev1.Container, path *field.Path), path *field.Path) {
+	for i := range spec.Containers {
+		do(&spec.Containers[i], path.Child("containers").Index(i))
+	}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			do(c, path.Child("initContainers").Index(i))
+		}
+	}
+}
+
+// namedPorts lists the named ports of all long-running containers.
 func namedPorts(spec *corev1.PodSpec, path *field.Path) ([]model.NamedPort, field.ErrorList) {
 	var ports []model.NamedPort
 	var errs field.ErrorList
-	add := func(c *corev1.Container, path *field.Path) {
+	eachContainer(spec, func(c *corev1.Container, path *field.Path) {
 		for i := range c.Ports {
 			p, more := namedPort(&c.Ports[i], path.Child("ports").Index(i))
 			if errs = append(errs, more...); len(more) == 0 && p.Name != "" {
 				ports = append(ports, p)
 			}
 		}
-	}
-	for i := range spec.Containers {
-		add(&spec.Containers[i], path.Child("containers").Index(i))
-	}
-	for i := range spec.InitContainers {
-		c := &spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			add(c, path.Child("initContainers").Index(i))
-		}
-	}
+	}, path)
 	return ports, errs
 }
 

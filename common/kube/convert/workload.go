@@ -21,9 +21,10 @@ import (
 // pods.
 type Workload struct {
 	kind, namespace, name string
-	// labels, ports, hostNetwork, node and fixedIPs are those of the pod template.
+	// labels, ports, hostPorts, hostNetwork, node and fixedIPs are those of the pod template.
 	labels      map[string]string
 	ports       []model.NamedPort
+	hostPorts   []model.HostPort
 	hostNetwork bool
 	node        string
 	fixedIPs    string
@@ -167,7 +168,7 @@ func convertWorkload(parts workloadParts) (Workload, field.ErrorList) {
 	}
 	errs = append(errs, validateLabels(t.Labels, parts.templatePath.Child("metadata", "labels"))...)
 	ports, more := namedPorts(&t.Spec, parts.templatePath.Child("spec"))
-	w.ports = ports
+	w.ports, w.hostPorts = ports, hostPorts(&t.Spec)
 	errs = append(errs, more...)
 	w.NodeSelector, more = nodeSelector(t.Spec.NodeSelector, parts.templatePath.Child("spec", "nodeSelector"))
 	errs = append(errs, more...)
@@ -233,5 +234,5 @@ func (w *Workload) pod(suffix, node string) *model.Pod {
 		labels["job-name"] = w.name
 	}
 	return &model.Pod{PodID: model.PodID{Namespace: w.namespace, Name: name}, Labels: model.MakeLabels(labels),
-		Node: node, HostNetwork: w.hostNetwork, Created: w.created, Ports: w.ports, FixedIPs: w.fixedIPs}
+		Node: node, HostNetwork: w.hostNetwork, Created: w.created, Ports: w.ports, HostPorts: w.hostPorts, FixedIPs: w.fixedIPs}
 }

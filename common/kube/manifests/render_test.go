@@ -23,8 +23,8 @@ func render(o model.Objects) string {
 		fmt.Fprintf(&b, "node %s os=%s labels{%s} addresses=%v podCIDRs=%v\n", n.Name, n.OS, n.Labels, n.Addresses, n.PodCIDRs)
 	}
 	for _, p := range o.Pods {
-		fmt.Fprintf(&b, "pod %s node=%s uid=%s labels{%s} ips=%v host=%t finished=%t created=%d ports=%v wants{%s} fixed=%q\n", p.PodID, p.Node, p.UID, p.Labels,
-			p.IPs, p.HostNetwork, p.Finished, p.Created, p.Ports, o.NodeSelectors[p.PodID], p.FixedIPs)
+		fmt.Fprintf(&b, "pod %s node=%s uid=%s labels{%s} ips=%v host=%t finished=%t created=%d ports=%v hostports=%v wants{%s} fixed=%q\n", p.PodID, p.Node, p.UID, p.Labels,
+			p.IPs, p.HostNetwork, p.Finished, p.Created, p.Ports, p.HostPorts, o.NodeSelectors[p.PodID], p.FixedIPs)
 	}
 	for _, p := range o.Policies {
 		fmt.Fprintf(&b, "policy %s uid=%s tier=%s priority=%d subject{%s} isolates=%v\n", p.Origin, p.Origin.UID, p.Tier, p.Priority, p.Subject, p.Isolates)
