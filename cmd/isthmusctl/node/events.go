@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,6 +121,9 @@ func (e env) watchFlows(ctx context.Context, s *eventFlags, request *isthmusv1.W
 	stopped := ctx
 	s.forever = s.follow
 	return e.ask(ctx, &s.shared, func(ctx context.Context, agent isthmusv1.InspectClient) error {
+		if err := e.noteAbsent(ctx, agent, s); err != nil {
+			return err
+		}
 		stream, err := agent.WatchFlows(ctx, request)
 		if err == nil {
 			e.noteIncomplete(stream)
@@ -135,6 +139,25 @@ func (e env) watchFlows(ctx context.Context, s *eventFlags, request *isthmusv1.W
 		}
 		return err
 	})
+}
+
+// noteAbsent writes that the node has no such pod: it then is only the other end of flows.
+func (e env) noteAbsent(ctx context.Context, agent isthmusv1.InspectClient, s *eventFlags) error {
+	if s.pod == "" && s.namespace == "" {
+		return nil
+	}
+	list, err := agent.ListEndpoints(ctx, &isthmusv1.ListEndpointsRequest{})
+	if err != nil || slices.ContainsFunc(list.GetEndpoints(), func(p *isthmusv1.Endpoint) bool {
+		return p.GetPodNamespace() == s.namespace || p.GetPodNamespace()+"/"+p.GetPodName() == s.pod
+	}) {
+		return err
+	}
+	absent := "pod " + s.pod + " is not attached to this node"
+	if s.namespace != "" {
+		absent = "no pod of namespace " + s.namespace + " is attached to this node"
+	}
+	e.Remark(false, absent+": it can only be the other end of flows here; ask the node on which it runs")
+	return nil
 }
 
 // noteIncomplete writes which flows the node does not report. Without such a header the stream tells the error.

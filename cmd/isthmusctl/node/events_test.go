@@ -33,6 +33,27 @@ func TestEventsErrors(t *testing.T) {
 	}
 }
 
+// A pod that is not on the node, as after a typing error, is no reason for silence. One that is needs no remark.
+func TestEventsOfAbsentPods(t *testing.T) {
+	n := newNode(t)
+	n.fill()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--pod", "shop/wbe"}, "isthmusctl: pod shop/wbe is not attached to this node: it can only be the other end of flows here; ask the node on which it runs\n"},
+		{[]string{"-n", "shpo"}, "isthmusctl: no pod of namespace shpo is attached to this node: "},
+		{[]string{"--pod", "shop/web"}, ""},
+		{[]string{"-n", "shop"}, ""},
+		{nil, ""},
+	} {
+		_, _, errs := ctl(append([]string{"events", "--socket", n.socket}, c.args...)...)
+		if c.want == "" && strings.Contains(errs, "attached") || !strings.Contains(errs, c.want) {
+			t.Errorf("%q: %q, want %q", c.args, errs, c.want)
+		}
+	}
+}
+
 func TestFlowLines(t *testing.T) {
 	for want, f := range map[string]*isthmusv1.FlowEvent{
 		"1970-01-01T00:00:01.500Z deny  shop/web egress: 10.0.0.1 -> 10.0.0.2 (data/db) TCP/5432 by service 10.96.0.1:5432: isolated": {UnixNano: 1.5e9,
