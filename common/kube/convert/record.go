@@ -19,6 +19,8 @@ import (
 // package model that it was converted to.
 type Record struct {
 	Namespace, Name string
+	// UID distinguishes an object from its successor of the same name. It is "" of a deleted one.
+	UID string
 	// Value is a *model.Namespace, *model.Node, *model.Pod, *model.Policy or *model.DenyList. It is nil if
 	// the object was deleted or nothing in it is usable.
 	Value any
@@ -49,7 +51,7 @@ func (r *Record) DeepCopyObject() runtime.Object { return r }
 
 // recordOf builds the record of a converted object.
 func recordOf[V any](m metav1.Object, value *V, errs field.ErrorList) *Record {
-	r := &Record{Namespace: intern(m.GetNamespace()), Name: m.GetName(), Bad: len(errs) > 0}
+	r := &Record{Namespace: intern(m.GetNamespace()), Name: m.GetName(), UID: string(m.GetUID()), Bad: len(errs) > 0}
 	if value != nil { // a nil pointer in an interface would not be nil
 		r.Value = value
 	}

@@ -116,7 +116,9 @@ type APIServer struct {
 	faults map[string][]string
 	// unsound are the invalid objects without an earlier valid version in force.
 	unsound map[string]bool
-	early   early
+	// uids are those of the policies and reported objects whose version is in force.
+	uids  map[string]string
+	early early
 	// statuses are the statuses of cluster-wide policies. remarks are the findings about policies from
 	// reading them. Both are by origin without UID. statusChanged is called when either has changed, and
 	// may be nil.
@@ -165,7 +167,7 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 
 func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
 	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string),
-		unsound: make(map[string]bool), early: make(early),
+		unsound: make(map[string]bool), uids: make(map[string]string), early: make(early),
 		statuses: make(map[model.Origin]*convert.Status), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
 	if u, _, err := rest.DefaultServerUrlFor(config); err == nil {

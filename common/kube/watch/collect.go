@@ -103,11 +103,29 @@ func (a *APIServer) apply(s *model.Snapshot, k *convert.Kind, changes map[string
 	if complete {
 		a.forget(k.Name, changes)
 	}
-	changed := k.Apply(s, changes, complete, func(r *convert.Record, known bool) bool { return a.judge(k.Name, r, known) })
+	changed := k.Apply(s, changes, complete, func(r *convert.Record, known bool) bool {
+		recreated := a.recreated(k, r)
+		return a.judge(k.Name, r, known && !recreated)
+	})
 	if k.Policy || k.Reported {
 		a.keepStatus(k.Name, changes, complete)
 	}
 	return changed
+}
+
+// recreated reports whether an object has the name of another one, which was deleted meanwhile, and remembers the object.
+func (a *APIServer) recreated(k *convert.Kind, r *convert.Record) bool {
+	if !k.Policy && !k.Reported {
+		return false
+	}
+	object := convert.ObjectName(k.Name, r.Namespace, r.Name)
+	was, known := a.uids[object]
+	if r.UID == "" { // it was deleted
+		delete(a.uids, object)
+	} else {
+		a.uids[object] = r.UID
+	}
+	return known && was != r.UID
 }
 
 // judge notes the remarks on an object. It reports whether its predecessor stays in force: an invalid object
@@ -140,7 +158,9 @@ func (a *APIServer) forget(kind string, there map[string]*convert.Record) {
 	for _, r := range there {
 		names[convert.ObjectName(kind, r.Namespace, r.Name)] = true
 	}
-	maps.DeleteFunc(a.unsound, func(object string, _ bool) bool { return strings.HasPrefix(object, prefix) && !names[object] })
+	gone := func(object string) bool { return strings.HasPrefix(object, prefix) && !names[object] }
+	maps.DeleteFunc(a.unsound, func(object string, _ bool) bool { return gone(object) })
+	maps.DeleteFunc(a.uids, func(object, _ string) bool { return gone(object) })
 }
 
 // keepStatus stores the statuses of changed policies, or deny lists, of a kind, and the findings about them. The caller

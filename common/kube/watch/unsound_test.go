@@ -92,3 +92,31 @@ spec: {entries: [192.0.2.7, 17]}
 	}
 	w.Problem("DenyList scanners", "1 of its entries are valid and enforced")
 }
+
+// An object that was deleted while the agent did not watch has no say about a new one of its name that is not valid.
+func TestRecreatedBadPolicy(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	f.served[cnpPath] = true
+	first := strings.NewReplacer("operator: in", "operator: In", "name: guard", "name: guard, uid: first").Replace(cnpDoubt)
+	f.put(t, world1+"---"+first)
+	w := startAPI(t, f)
+	guard := model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}
+	everything := func(s *model.Snapshot) bool {
+		p, ok := s.Policies.Get(guard)
+		return ok && p.Subject.Namespaces.Everything()
+	}
+	w.Until("the valid version", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	w.NoProblems()
+	f.set(func() { f.down = true })
+	f.server.CloseClientConnections()
+	w.Problem("API server", "ClusterNetworkPolicy")
+	f.put(t, strings.Replace(cnpDoubt, "name: guard", "name: guard, uid: second", 1))
+	f.set(func() { f.down = false })
+	w.Until("the new object", everything)
+	w.Problem("ClusterNetworkPolicy guard: the object is not valid, and no valid version is known")
+	f.put(t, strings.Replace(first, "uid: first", "uid: third", 1))
+	w.Until("another valid object", func(s *model.Snapshot) bool { return !everything(s) })
+	f.put(t, strings.Replace(cnpDoubt, "name: guard", "name: guard, uid: third", 1))
+	w.Problem("ClusterNetworkPolicy guard: the object is not valid: its last valid version stays in force")
+}
