@@ -48,6 +48,8 @@ type Source struct {
 	AllowEmpty bool
 	// applied: what is read is applied to a cluster, so that Services count.
 	applied bool
+	// liveOnly: the command has no --manifests.
+	liveOnly bool
 
 	timeout time.Duration
 	// as and groups are the user and the groups to impersonate.
@@ -68,7 +70,7 @@ type Source struct {
 
 // Live returns a source that reads an API server, Services too.
 func Live(kubeconfig, context, as string, groups []string, timeout time.Duration) *Source {
-	return &Source{Kubeconfig: kubeconfig, Context: context, WantServices: true, timeout: timeout, as: as, groups: groups}
+	return &Source{Kubeconfig: kubeconfig, Context: context, WantServices: true, timeout: timeout, as: as, groups: groups, liveOnly: true}
 }
 
 // Register registers the flags of all sources.
@@ -127,10 +129,14 @@ func (s *Source) Check() error {
 	case slices.Contains(s.Manifests, ""):
 		return cli.Usagef("--manifests: the path is empty: name a directory or a file, or - for stdin")
 	case len(s.Manifests) == 0 && !s.Live():
-		if named := os.Getenv("KUBECONFIG"); named != "" {
-			return cli.Usagef("KUBECONFIG %s: no such file: correct it, or give --manifests DIR or --kubeconfig FILE", named)
+		give := "give --manifests DIR or --kubeconfig FILE"
+		if s.liveOnly {
+			give = "give --kubeconfig FILE"
 		}
-		return cli.Usagef("no cluster given: give --manifests DIR or --kubeconfig FILE")
+		if named := os.Getenv("KUBECONFIG"); named != "" {
+			return cli.Usagef("KUBECONFIG %s: no such file: correct it, or %s", named, give)
+		}
+		return cli.Usagef("no cluster given: %s", give)
 	case len(s.Manifests) > 0 && s.Live():
 		return cli.Usagef("--manifests and --kubeconfig or --context: give one of them")
 	case s.Live() && s.Placeholders:

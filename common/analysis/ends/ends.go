@@ -49,7 +49,7 @@ func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 		return []netip.Addr{a}, nil
 	}
 	if len(ips) == 0 {
-		return nil, fmt.Errorf("pod %s has no address yet", name)
+		return nil, fmt.Errorf("pod %s has no address yet: its status.podIP is not set", name)
 	}
 	return ips, nil
 }
