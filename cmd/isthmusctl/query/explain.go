@@ -113,7 +113,14 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if err != nil {
 		return err
 	}
-	return e.writeAnswer(o, o.ask(s, flow, versions))
+	x := o.ask(s, flow, versions)
+	for _, end := range []string{o.from, o.to} {
+		namespace, name, _ := strings.Cut(end, "/")
+		if pod, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: name}); ok && pod.HostNetwork {
+			x.Notes = append(x.Notes, end+" is on the host network: it has the address of its node, and no policy applies to it")
+		}
+	}
+	return e.writeAnswer(o, x)
 }
 
 // writeAnswer writes an explanation. The error of a denied flow is ErrNo.

@@ -55,6 +55,8 @@ func checkSubjects(l *Cluster) []Finding {
 		f := Finding{Severity: Warning, Check: "selects-no-pod", Policy: p.Origin.String()}
 		if _, _, ok := policy.PlaceholderPod(l.Snapshot, p); !ok {
 			f.Message = fmt.Sprintf("its selector (%s) contradicts itself: no pod can match it", p.Subject)
+		} else if hosts := l.onHost(p.Subject); hosts != "" {
+			f.Message = fmt.Sprintf("its selector (%s) matches only pods on the host network, to which no policy applies: %s", p.Subject, hosts)
 		} else if len(l.pods) > 0 {
 			f.Message = fmt.Sprintf("its selector (%s) matches no pod: it applies to nothing", p.Subject)
 		} else {
@@ -159,9 +161,14 @@ func checkPeers(l *Cluster) []Finding {
 	var all []Finding
 	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
 		for _, peer := range r.Peers {
-			if peer.Kind == model.PeerPods && len(l.pods) > 0 && len(l.selected(peer.Pods)) == 0 {
-				all = append(all, atRule(Note, "peer-matches-nothing", p, d, r, "no pod matches %s", peer))
+			if peer.Kind != model.PeerPods || len(l.pods) == 0 || len(l.selected(peer.Pods)) > 0 {
+				continue
 			}
+			text := fmt.Sprintf("no pod matches %s", peer)
+			if hosts := l.onHost(peer.Pods); hosts != "" {
+				text += fmt.Sprintf(" but pods on the host network (%s), which have the addresses of their nodes: an ipBlock matches these", hosts)
+			}
+			all = append(all, atRule(Note, "peer-matches-nothing", p, d, r, "%s", text))
 		}
 	})
 	return all

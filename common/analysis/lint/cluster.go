@@ -24,6 +24,8 @@ type Cluster struct {
 	// pods: each stands for all pods with one namespace, one set of labels, port names and
 	// operating system, and has the addresses of all of them.
 	pods []*model.Pod
+	// hosts are the pods on the host network, sorted. No policy selects them, as subject or as peer.
+	hosts []*model.Pod
 	// os is the operating system that each of the pods runs on.
 	os map[*model.Pod]model.OS
 }
@@ -54,6 +56,9 @@ func (l *Cluster) join() {
 	found := make(map[kind]*model.Pod)
 	l.os = make(map[*model.Pod]model.OS)
 	for _, p := range l.Snapshot.Pods.All() {
+		if p.HostNetwork && !p.Finished {
+			l.hosts = append(l.hosts, p)
+		}
 		if !p.Policed() {
 			continue
 		}
@@ -70,8 +75,27 @@ func (l *Cluster) join() {
 			found[k].PodID = p.PodID
 		}
 	}
-	slices.SortFunc(l.pods, func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) })
+	byName := func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) }
+	slices.SortFunc(l.pods, byName)
+	slices.SortFunc(l.hosts, byName)
 }
 
 // Unselecting returns the policies that select no pod.
 func (l *Cluster) Unselecting() []*model.Policy { return complete.Unselecting(l.Snapshot, l.policies) }
+
+// onHost names one of the pods on the host network that a selector matches, and counts the others; "" if it matches none.
+func (l *Cluster) onHost(s model.PodSelector) string {
+	first, more := "", -1
+	for _, pod := range l.hosts {
+		if !l.matches(model.Peer{Kind: model.PeerPods, Pods: s}, pod) {
+			continue
+		}
+		if more++; first == "" {
+			first = pod.PodID.String()
+		}
+	}
+	if more > 0 {
+		return fmt.Sprintf("%s and %d more", first, more)
+	}
+	return first
+}
