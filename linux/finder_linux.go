@@ -5,6 +5,7 @@ package linux
 import (
 	"context"
 	"errors"
+	"net"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/linux/foreign"
@@ -32,6 +33,12 @@ func (b *Backend) Interfaces(context.Context) ([]dataplane.Interface, error) {
 		all, handles = append(all, i), append(handles, i.Handle)
 	}
 	return all, b.ends.Forget(handles)
+}
+
+// FindInterface implements dataplane.Finder.
+func (b *Backend) FindInterface(_ context.Context, spec dataplane.EndpointSpec) (net.HardwareAddr, error) {
+	end, err := foreign.Find(spec.NetNS, spec.IfName, spec.IPs)
+	return end.PodMAC, err
 }
 
 // CloseInterface implements dataplane.Finder. Programs without an entry for their interface drop every packet.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -126,7 +127,7 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	a := &l.addresses
 	switch {
 	case add.foreign != nil:
-		return add.foreign, l.evict(add.id, add.pod(), add.foreign)
+		return add.foreign, l.takeAddresses(add)
 	case len(a.problems) > 0:
 		return nil, refuse(CodeAddresses, strings.Join(a.problems, "; "), "node %s cannot allocate pod addresses", l.cfg.NodeName)
 	case a.allocator == nil:
@@ -157,13 +158,40 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	return ips, nil
 }
 
+// takeAddresses removes the endpoints of other pods that have an address of an ADD, if the interface of its pod has the
+// address, too: prevResult alone does not end the policy of another pod.
+func (l *loop) takeAddresses(add *addition) error {
+	finder, ok := l.backend.(dataplane.Finder)
+	if ok && len(l.holders(add.id, add.foreign)) > 0 {
+		ctx, cancel := l.opContext()
+		defer cancel()
+		e := &entry{Record: endpoint.Record{IfName: add.req.Attachment.IfName, Namespace: add.req.PodNamespace, Name: add.req.PodName}}
+		mac, err := finder.FindInterface(ctx, dataplane.EndpointSpec{ID: add.id, Pod: add.pod(), NetNS: add.req.Netns, IfName: e.IfName, IPs: add.foreign})
+		if err != nil {
+			return dataPathError(err, "attach pod %s", add.pod())
+		}
+		e.attachment.MAC = mac
+		if err := sameMAC(e, add.req.Foreign, CodeConfig); err != nil {
+			return err
+		}
+	}
+	return l.evict(add.id, add.pod(), add.foreign)
+}
+
+// holders returns the endpoints of others that have an address of an endpoint.
+func (l *loop) holders(id model.EndpointID, ips []netip.Addr) (all []*entry) {
+	for _, e := range l.sorted() {
+		if e.State != endpoint.Released && e.ID() != id && slices.ContainsFunc(e.IPs, func(ip netip.Addr) bool { return slices.Contains(ips, ip) }) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
 // evict removes the endpoints that still have an address of a new one. The other CNI plugin has given it to
 // another pod, so the DEL of the earlier one did not arrive, or the pod was adopted.
 func (l *loop) evict(id model.EndpointID, pod model.PodID, ips []netip.Addr) error {
-	for _, e := range l.sorted() {
-		if e.State == endpoint.Released || e.ID() == id || !slices.ContainsFunc(e.IPs, func(ip netip.Addr) bool { return slices.Contains(ips, ip) }) {
-			continue
-		}
+	for _, e := range l.holders(id, ips) {
 		l.log.Warn("the address of a pod belongs to another pod now; its endpoint is removed", "pod", e.Pod(), "endpoint", e.ID(), "addresses", join(e.IPs), "now", pod)
 		if err := l.drop(e); err != nil {
 			return err

@@ -90,6 +90,31 @@ func TestForeignAddressMoves(t *testing.T) {
 	})
 }
 
+// A prevResult that names the address of another pod ends the endpoint of that pod only if the interface has the address: the
+// other plugin, or one between, may be mistaken.
+func TestForeignAddressOfAnother(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.policyOnly()
+		if _, err := r.agent.Add(context.Background(), foreignRequest(0, "10.9.0.7")); err != nil {
+			t.Fatal(err)
+		}
+		q := foreignRequest(1, "10.9.0.7")
+		q.Foreign.MAC = "02:00:00:00:99:99"
+		_, err := r.agent.Add(context.Background(), q)
+		wantCode(t, err, 7, "prevResult has 02:00:00:00:99:99")
+		r.wantOnly(0)
+		r.fake.RemoveNetNS(addRequest(2).Netns)
+		_, err = r.agent.Add(context.Background(), foreignRequest(2, "10.9.0.7"))
+		wantCode(t, err, 4, "CNI_NETNS")
+		r.wantOnly(0)
+		if _, err := r.agent.Add(context.Background(), foreignRequest(1, "10.9.0.7")); err != nil {
+			t.Fatal(err)
+		}
+		r.wantOnly(1)
+		r.end()
+	})
+}
+
 // Policy knows one interface of a pod. ADD of an enforced pod with more is refused, and one of an observed pod is
 // reported.
 func TestForeignOthers(t *testing.T) {

@@ -4,6 +4,7 @@ package dataplane
 
 import (
 	"context"
+	"net"
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -20,6 +21,9 @@ type Finder interface {
 	// CloseInterface drops every packet of an interface without an endpoint, until AddEndpoint names it. claim
 	// is kept across restarts and appears in Interfaces. A missing interface is not an error.
 	CloseInterface(ctx context.Context, handle, claim string) error
+	// FindInterface returns the MAC of the interface to which AddEndpoint would attach, or its error about the
+	// interface. It changes nothing.
+	FindInterface(ctx context.Context, spec EndpointSpec) (net.HardwareAddr, error)
 }
 
 // Interface is an interface that another CNI plugin made.

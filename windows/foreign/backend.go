@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -114,27 +113,35 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	return a, nil
 }
 
-func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (a dataplane.Attachment, err error) {
+// find returns the HNS endpoint of a pod.
+func (b *Backend) find(ctx context.Context, spec dataplane.EndpointSpec) (*found, error) {
 	if !strings.HasPrefix(spec.NetNS, dataplane.HandlePrefix) {
 		if _, err := b.hns.Namespace(ctx, spec.NetNS); errors.Is(err, hns.ErrGone) {
-			return a, fmt.Errorf("namespace %q: %w", spec.NetNS, dataplane.ErrNoNetNS)
+			return nil, fmt.Errorf("namespace %q: %w", spec.NetNS, dataplane.ErrNoNetNS)
 		} else if err != nil {
-			return a, fmt.Errorf("look up namespace %q: %w", spec.NetNS, err)
+			return nil, fmt.Errorf("look up namespace %q: %w", spec.NetNS, err)
 		}
 	}
 	all, err := b.scan(ctx)
 	if err != nil {
-		return a, err
+		return nil, err
 	}
-	e := entry{NetNS: spec.NetNS, Pod: spec.Pod, IPs: spec.IPs}
-	f := locate(all, e)
+	f := locate(all, entry{NetNS: spec.NetNS, IPs: spec.IPs})
 	if f == nil {
-		return a, fmt.Errorf("%w: there is not exactly one hns endpoint with the addresses %v in %s: put isthmus-cni behind the plugin that makes it", dataplane.ErrInterfaceKind, spec.IPs, spec.NetNS)
+		return nil, fmt.Errorf("%w: there is not exactly one hns endpoint with the addresses %v in %s: put isthmus-cni behind the plugin that makes it", dataplane.ErrInterfaceKind, spec.IPs, spec.NetNS)
 	}
 	if problem := f.problem(); problem != "" {
-		return a, fmt.Errorf("%w: %s", dataplane.ErrInterfaceKind, problem)
+		return nil, fmt.Errorf("%w: %s", dataplane.ErrInterfaceKind, problem)
 	}
-	e.HNS = f.ID
+	return f, nil
+}
+
+func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (a dataplane.Attachment, err error) {
+	f, err := b.find(ctx, spec)
+	if err != nil {
+		return a, err
+	}
+	e := entry{HNS: f.ID, NetNS: spec.NetNS, Pod: spec.Pod, IPs: spec.IPs}
 	before, known := b.registry.Endpoints[spec.ID]
 	b.config.Step("record endpoint")
 	if err := b.registry.put(spec.ID, e); err != nil {
@@ -154,7 +161,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	if b.flows != nil {
 		b.flows.EndpointAdded(spec, kept)
 	}
-	a.MAC, _ = net.ParseMAC(strings.ReplaceAll(f.MACAddress, "-", ":"))
+	a.MAC = f.mac()
 	for _, c := range f.IPConfigurations {
 		if ip, err := netip.ParseAddr(c.IPAddress); err == nil && slices.Contains(spec.IPs, ip) {
 			a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, int(c.PrefixLength)))

@@ -404,9 +404,14 @@ func TestRefusedEndpoints(t *testing.T) {
 		"other address":    {spec("web", "10.1.0.6", ns), dataplane.ErrInterfaceKind},
 		"handle of no one": {spec("web", "10.1.0.5", dataplane.HandlePrefix+"x"), dataplane.ErrInterfaceKind},
 	} {
-		if _, err := n.backend.AddEndpoint(ctx, c.spec); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
+		_, err := n.backend.AddEndpoint(ctx, c.spec)
+		_, found := n.backend.FindInterface(ctx, c.spec)
+		if !errors.Is(err, c.want) || !errors.Is(found, c.want) {
+			t.Errorf("%s: %v, and the interface is found with error %v, want %v", name, err, found, c.want)
 		}
+	}
+	if mac, err := n.backend.FindInterface(ctx, spec("web", "10.1.0.5", ns)); err != nil || len(mac) != 6 {
+		t.Errorf("the interface has MAC %v, %v", mac, err)
 	}
 	first := spec("first", "10.1.0.9", n.fake.AddNamespace())
 	n.make("first", "10.1.0.9", first.NetNS, acl("first", hns.In, hns.Allow, 100, ""))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -213,6 +214,21 @@ func (b *Backend) closed(f *found) bool {
 	}
 	closed, _, err := compose(acl.DenyAll(), p.others)
 	return err == nil && acl.Equal(p.own, closed)
+}
+
+// mac returns the MAC of an endpoint.
+func (f *found) mac() net.HardwareAddr {
+	mac, _ := net.ParseMAC(strings.ReplaceAll(f.MACAddress, "-", ":"))
+	return mac
+}
+
+// FindInterface implements dataplane.Finder.
+func (b *Backend) FindInterface(ctx context.Context, spec dataplane.EndpointSpec) (net.HardwareAddr, error) {
+	f, err := b.find(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("find the interface of pod %s: %w", spec.Pod, err)
+	}
+	return f.mac(), nil
 }
 
 // CloseInterface implements dataplane.Finder.

@@ -4,6 +4,8 @@ package dataplanetest
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -42,6 +44,23 @@ func (f *Fake) Interfaces(ctx context.Context) ([]dataplane.Interface, error) {
 		}
 	}
 	return all, nil
+}
+
+// FindInterface implements Finder.
+func (f *Fake) FindInterface(ctx context.Context, spec dataplane.EndpointSpec) (net.HardwareAddr, error) {
+	if err := f.enter(); err != nil {
+		return nil, err
+	}
+	defer f.leave()
+	if err := f.step(ctx, "find interface"); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gone[spec.NetNS] {
+		return nil, fmt.Errorf("%s: %w", spec.NetNS, dataplane.ErrNoNetNS)
+	}
+	return attachment(spec).MAC, nil
 }
 
 // CloseInterface implements Finder.
