@@ -56,10 +56,13 @@ const volatile bool observe_node;
 /* No verdict, because the slot does not exist. */
 #define NO_VERDICT -1
 
+/* The packet goes to the host by a broadcast or anycast address. */
+#define TO_BROADCAST -2
+
 /* Returns the decision of the table in a slot on the destination after DNAT. slot becomes the
- * table and epoch of that verdict. Returns NO_VERDICT if the slot does not exist. A
- * global function, so that the verifier checks its loop only once. */
-__noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, int v6)
+ * table and epoch of that verdict. Returns NO_VERDICT if the slot does not exist. here says that the packet
+ * may be for this host. A global function, so that the verifier checks its loop only once. */
+__noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, int v6, int here)
 {
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &index);
 	struct ip dst;
@@ -72,6 +75,8 @@ __noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, i
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
 		return DECISION(ALLOW, CAUSE_SELF + EGRESS); /* a pod always reaches itself */
+	if (here && is_broadcast(&dst, v6))
+		return TO_BROADCAST;
 	for (int i = 0; i < VERDICT_TRIES; i++) {
 		generation = current_generation();
 		*(__u64 *)slot = *word;
@@ -120,7 +125,9 @@ static __always_inline bool decide(const struct post_dnat_record *r, const struc
 	translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
 	if (r->kind == PACKET_ANSWER && (!translated || answers_client(r, &to, v6)))
 		return true;
-	decision = evaluate(r->slot, &slot, &to, v6);
+	decision = evaluate(r->slot, &slot, &to, v6, v->place != FORWARD);
+	if (decision == TO_BROADCAST)
+		return reject(v, r->slot, &to, v6, DROP_NEIGHBOUR);
 	if (decision == NO_VERDICT)
 		return reject(v, r->slot, &r->flow, v6, DROP_UNMARKED);
 	passes = verdict_of(decision) == ALLOW || observed(slot.table);

@@ -173,13 +173,13 @@ static __always_inline bool to_loopback(const struct packet *p, bool v6)
 }
 
 /* Reports whether a packet goes to an address of the link between the pod and its host: IPv6 link-local, or multicast or
- * broadcast that no router forwards. Only the host could receive it, which policy names by other addresses, and each
- * link-local address would be a neighbour of the host. */
+ * broadcast that no router forwards. The host also belongs to all routers of a site. Only the host could receive the packet,
+ * which policy names by other addresses, and each link-local address would be a neighbour of the host. */
 static __always_inline bool to_link(const struct packet *p, bool v6)
 {
 	__u32 dst = bpf_ntohl(p->flow.dst.word[3]);
 
-	return v6 ? on_link(&p->flow.dst) : dst >> 8 == 0xe00000 || dst == 0xffffffff;
+	return v6 ? on_link(&p->flow.dst) || to_site_routers(&p->flow.dst) : dst >> 8 == 0xe00000 || dst == 0xffffffff;
 }
 
 /* Reports whether an allowed packet of a pod needs a record in the host stack. A Service may have the

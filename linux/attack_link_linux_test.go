@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/gopacket/gopacket"
+
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/link"
@@ -51,7 +53,8 @@ func TestAttackAddressesOfTheLink(t *testing.T) {
 		wa, wo, host, before := l.wire(a, "eth0"), l.wire(l.outside, "eth0"), l.hostMAC("a"), l.neighbours(name)
 		heard := l.hearOn(l.node, "[::]:9999")
 		all := net.HardwareAddr{255, 255, 255, 255, 255, 255}
-		targets := []string{nodeAddr4, nodeAddr6, l.linkLocalOf(name), "ff02::1", "224.0.0.1", "224.0.0.251", "255.255.255.255"}
+		targets := []string{nodeAddr4, nodeAddr6, l.linkLocalOf(name), "ff02::1", "ff05::2", "224.0.0.1", "224.0.0.251", "255.255.255.255",
+			"192.168.9.255", "fd99::"} // broadcast and anycast of the uplink
 		for i := range 100 {
 			targets = append(targets, fmt.Sprintf("fe80::dead:%x", i))
 		}
@@ -64,6 +67,11 @@ func TestAttackAddressesOfTheLink(t *testing.T) {
 				})
 			}
 		}
+		for src, dst := range map[string]string{"10.1.0.11": "192.168.9.255", "fd01::b": "fd99::"} {
+			v.try(wa, wo, "an unknown protocol from a to "+dst, func(word string) []byte {
+				return packet(wa.mac, host, ipHeader(src, dst, 253), gopacket.Payload(word))
+			})
+		}
 		for _, f := range addressSets {
 			v.held(control{wa, wo, func(w string) []byte { return udpFrame(wa, host, f.a, f.out, 1234, 9999, w) }})
 		}
@@ -73,8 +81,9 @@ func TestAttackAddressesOfTheLink(t *testing.T) {
 		if after := l.neighbours(name); after > before+2 {
 			t.Errorf("the host had %d neighbours on the pod's interface, and has %d", before, after)
 		}
-		if n := l.drops("neighbour"); n < 200 {
-			t.Errorf("%d packets are counted as dropped, want 200", n)
+		// Policy denies the four to addresses that it names.
+		if n, want := l.drops("neighbour"), uint64(2*len(targets)-4+2); n != want {
+			t.Errorf("%d packets are counted as dropped, want %d", n, want)
 		}
 	})
 }

@@ -83,6 +83,8 @@ __noinline enum outcome open_flow(struct __sk_buff *skb, struct pod_ctx *l, cons
 
 	if (!l || !p || !peer)
 		return ACT_DENIED;
+	if (l->from_pod && !may_be_translated(p) && is_broadcast(&p->flow.dst, p->v6)) /* the hooks see all others */
+		return DROP_NEIGHBOUR;
 	if (evaluate_new_role(skb, l, p) == DENY)
 		return ACT_DENIED;
 	if (l->from_pod && may_open_fast_path(p) && may_use_fast_path(l)) {

@@ -5,8 +5,8 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Returns the owner (enum owner) of an address on this node, or 0. */
-__noinline int owner_of(const struct ip *addr, int v6)
+/* Returns the entry (enum owner, with flags) of an address in the maps of owners, or 0. */
+__noinline int owner_entry_of(const struct ip *addr, int v6)
 {
 	struct owner_entry *found;
 	struct prefix6 prefix;
@@ -23,4 +23,17 @@ __noinline int owner_of(const struct ip *addr, int v6)
 		found = bpf_map_lookup_elem(&owners4, &prefix);
 	}
 	return found ? found->owner : 0;
+}
+
+/* Returns the owner of an address on this node, or 0. */
+static __always_inline int owner_of(const struct ip *addr, int v6)
+{
+	return owner_entry_of(addr, v6) & OWNER_MASK;
+}
+
+/* Reports whether this node receives packets to a broadcast or anycast address. Policy names the node by its
+ * other addresses. */
+static __always_inline bool is_broadcast(const struct ip *addr, int v6)
+{
+	return owner_entry_of(addr, v6) & OWNER_BROADCAST;
 }

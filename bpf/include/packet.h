@@ -137,6 +137,13 @@ static __always_inline bool on_link(const struct ip *a)
 	return link_local(a) || (a->word[0] & bpf_htonl(0xffff0000)) == bpf_htonl(0xff020000);
 }
 
+/* Reports whether an address is that of all routers of a site, ff05::2 (RFC 4291, 2.7.1). A Linux host that forwards
+ * receives it on each interface. */
+static __always_inline bool to_site_routers(const struct ip *a)
+{
+	return a->word[0] == bpf_htonl(0xff050000) && !(a->word[1] | a->word[2]) && a->word[3] == bpf_htonl(2);
+}
+
 /* The part of a packet that is not parsed yet. */
 struct cursor {
 	void *pos;

@@ -142,6 +142,8 @@ struct ifindex {
 enum owner {
 	OWNER_NODE = 1, /* an address of this node */
 	OWNER_POD = 2,  /* in a pod range of this node, or the address of a pod on this node */
+	OWNER_MASK = 3,
+	OWNER_BROADCAST = 4, /* flag: this node receives by the address, as may others: broadcast or anycast */
 };
 
 struct owner_entry {

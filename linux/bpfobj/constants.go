@@ -102,6 +102,8 @@ const (
 const (
 	OwnerNode = uint32(PodOwnerOWNER_NODE)
 	OwnerPod  = uint32(PodOwnerOWNER_POD)
+	// OwnerBroadcast is a flag.
+	OwnerBroadcast = uint32(PodOwnerOWNER_BROADCAST)
 )
 
 // Interfaces is the number of entries of the map interfaces.

@@ -388,8 +388,10 @@ const (
 type PodOwner uint32
 
 const (
-	PodOwnerOWNER_NODE PodOwner = 1
-	PodOwnerOWNER_POD  PodOwner = 2
+	PodOwnerOWNER_NODE      PodOwner = 1
+	PodOwnerOWNER_POD       PodOwner = 2
+	PodOwnerOWNER_MASK      PodOwner = 3
+	PodOwnerOWNER_BROADCAST PodOwner = 4
 )
 
 type PodOwnerEntry struct {

@@ -5,7 +5,6 @@ package link
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -67,21 +66,6 @@ func DefaultInterfaces() ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
-}
-
-// OwnAddresses returns all unicast addresses of this machine's interfaces.
-func OwnAddresses() ([]netip.Addr, error) {
-	all, err := Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	var own []netip.Addr
-	for _, a := range all {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			own = append(own, ip.Unmap())
-		}
-	}
-	return own, nil
 }
 
 func isAnywhere(n *net.IPNet) bool {

@@ -23,10 +23,12 @@ const (
 	NodeOwns Owner = Owner(bpfobj.OwnerNode)
 	// PodsOwn marks this node's pod ranges, and addresses of its pods outside these ranges.
 	PodsOwn Owner = Owner(bpfobj.OwnerPod)
+	// Broadcast is a flag for broadcast and anycast addresses by which this node receives. They keep their owner, if any.
+	Broadcast Owner = Owner(bpfobj.OwnerBroadcast)
 )
 
 // SetOwners sets the addresses that belong to this node. The programs drop packets from
-// elsewhere with such a source. Prefixes in both the old and the new list stay in force
+// elsewhere with such a source, and those of pods to the node by broadcast or anycast. Prefixes in both the old and the new list stay in force
 // throughout.
 func (d *DataPath) SetOwners(want map[netip.Prefix]Owner) error {
 	o := &d.objects

@@ -137,10 +137,10 @@ func (c *Checks) report(err error) {
 	c.problems = append(c.problems, "sources of packets: "+text)
 }
 
-// wantedOwners returns the addresses of interfaces, the node's pod ranges, and addresses of
-// pods outside these ranges.
+// wantedOwners returns the addresses of interfaces, the node's pod ranges, addresses of pods outside these ranges, and the
+// broadcast and anycast addresses by which the node receives, unless a pod or an interface has them.
 func (c *Checks) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
-	own, err := link.OwnAddresses()
+	own, broadcast, err := link.Addresses()
 	if err != nil {
 		return nil, err
 	}
@@ -153,9 +153,19 @@ func (c *Checks) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
 	for _, p := range c.ranges {
 		owners[p] = loader.PodsOwn
 	}
-	for _, ip := range c.pods() {
+	pods := c.pods()
+	for _, ip := range pods {
 		if !slices.ContainsFunc(c.ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 			owners[netip.PrefixFrom(ip, ip.BitLen())] = loader.PodsOwn
+		}
+	}
+	for _, a := range broadcast {
+		p := netip.PrefixFrom(a, a.BitLen())
+		if owners[p] == 0 && slices.ContainsFunc(c.ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
+			owners[p] = loader.PodsOwn
+		}
+		if owners[p] != loader.NodeOwns && !slices.Contains(pods, a) {
+			owners[p] |= loader.Broadcast
 		}
 	}
 	return owners, nil

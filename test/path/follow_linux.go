@@ -204,13 +204,9 @@ func (r *Runner) decide(h loader.Hook, name string, device int, p *reference.Pac
 	return want.Fate == reference.ToStack, r.compare(name, out, want, p)
 }
 
+// isNode reports whether the stack receives packets to an address.
 func (r *Runner) isNode(a netip.Addr) bool {
-	for _, own := range nodeAddrs {
-		if a == own {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(nodeAddrs, a) || slices.Contains(broadcasts, a)
 }
 
 // routed reports whether the stack routes a packet: it is IP, well-formed and may leave the link.

@@ -167,7 +167,7 @@ func (g *generator) anyAddr(v6 bool) netip.Addr {
 	if g.chance(15) {
 		return same(pick(g, listed[:2], listed[2:4], listed[4:]), v6)
 	}
-	return same(pick(g, nodeAddrs[:2], nodeAddrs[2:], otherNode, strangers[:2], strangers[2:], podAddrs(g.r.IntN(maxPods))), v6)
+	return same(pick(g, nodeAddrs[:2], nodeAddrs[2:], broadcasts, otherNode, strangers[:2], strangers[2:], podAddrs(g.r.IntN(maxPods))), v6)
 }
 
 // known picks a conversation, usually the latest.

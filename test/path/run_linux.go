@@ -155,6 +155,9 @@ func (r *Runner) surroundings() error {
 	for _, a := range nodeAddrs {
 		owners[netip.PrefixFrom(a, a.BitLen())] = loader.NodeOwns
 	}
+	for _, a := range broadcasts {
+		owners[netip.PrefixFrom(a, a.BitLen())] = loader.Broadcast
+	}
 	for _, p := range ranges {
 		owners[p] = loader.PodsOwn
 	}

@@ -201,7 +201,7 @@ func (g *generator) odd() {
 	case 2:
 		p.Dst = p.Src
 	case 3:
-		p.Dst = same(addrs("224.0.0.1", "ff05::1"), v6)
+		p.Dst = same(pick(g, addrs("224.0.0.1", "ff05::1"), addrs("255.255.255.255", "ff05::2"), broadcasts), v6)
 	}
 	if v6 && (p.Proto == 0 || p.Proto == 51) {
 		p.Proto = 59 // an extension

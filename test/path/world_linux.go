@@ -35,6 +35,7 @@ var timeouts = reference.Timeouts{Opening: 60 * time.Second, TCP: 575 * time.Sec
 // in the keys of flows, which follow the order of words in memory.
 var (
 	nodeAddrs   = addrs("192.0.2.1", "fd09::1", "10.1.0.1", "fd01::1") // the latter in the node's range
+	broadcasts  = addrs("192.0.2.255", "fd09::")                       // the latter is anycast
 	otherNode   = addrs("192.0.2.2", "fd09::2")
 	routerAddrs = addrs("192.0.2.254", "fd09::fe")
 	services    = addrs("10.96.0.10", "fd96::10", "9.96.0.20", "fd00:0:0:96::20")
@@ -115,7 +116,7 @@ func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 func newReference() *reference.Node {
 	n := &reference.Node{
 		Pods: make(map[int]*reference.Pod), Remote: make(map[netip.Addr]string), Outside: make(map[netip.Prefix]string),
-		Own: nodeAddrs, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, TunnelProtocols: []uint8{gre}, MTU: mtu, Timeouts: timeouts,
+		Own: nodeAddrs, Broadcast: broadcasts, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, TunnelProtocols: []uint8{gre}, MTU: mtu, Timeouts: timeouts,
 		Deny: denied, Exempt: exempt, Errors: errorBurst,
 	}
 	for name, all := range remotes {

@@ -70,9 +70,13 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 	return v
 }
 
+// siteRouters are all routers of a site (RFC 4291, 2.7.1), of which a Linux host that forwards is one.
+var siteRouters = netip.MustParseAddr("ff05::2")
+
 // toLink reports whether a packet goes to an address of the link between a pod and its node.
 func (p *Packet) toLink() bool {
-	return p.Dst.Is6() && p.Dst.IsLinkLocalUnicast() || p.Dst.IsLinkLocalMulticast() || p.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	return p.Dst.Is6() && p.Dst.IsLinkLocalUnicast() || p.Dst.IsLinkLocalMulticast() || p.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) ||
+		p.Dst == siteRouters
 }
 
 // arp allows ARP messages in which the pod claims only its own addresses and MAC.
@@ -154,6 +158,9 @@ func (w *walk) starts() bool {
 
 // open decides a new flow of a pod, for both ends if both are on this node.
 func (n *Node) open(w *walk) Verdict {
+	if !w.translatable() && slices.Contains(n.Broadcast, w.dst.Addr()) {
+		return drop("broadcast or anycast to the node")
+	}
 	if !n.evaluate(w) {
 		return drop("egress policy")
 	}

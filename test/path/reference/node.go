@@ -71,10 +71,11 @@ type Node struct {
 	// parties.
 	Remote  map[netip.Addr]string
 	Outside map[netip.Prefix]string
-	// Own are the addresses of the node; Ranges are its pod ranges.
-	Own    []netip.Addr
-	Ranges []netip.Prefix
-	Routes []NodeRoute
+	// Own are the addresses of the node; Broadcast are further ones by which it receives; Ranges are its pod ranges.
+	Own       []netip.Addr
+	Broadcast []netip.Addr
+	Ranges    []netip.Prefix
+	Routes    []NodeRoute
 	// TunnelPort is 0 without tunnels.
 	TunnelPort uint16
 	Tunnels    []Tunnel

@@ -44,6 +44,9 @@ func (n *Node) AfterDNAT(device int, p *Packet, number int) Verdict {
 	if r.answer && (dst == r.dst || f != nil && f.isClient(dst)) {
 		return Verdict{Fate: ToStack, Why: "answer"}
 	}
+	if slices.Contains(n.Broadcast, p.Dst) {
+		return drop("broadcast or anycast to the node")
+	}
 	allowed := p.Src == p.Dst || n.allows(pod, Egress, p.Dst, p.Proto, dst.Port())
 	if f == nil {
 		if !allowed {
