@@ -208,6 +208,9 @@ func WellFormed(list []hns.ACL) bool {
 		everything := a.Protocols == strconv.Itoa(hns.AnyProtocol) && a.LocalAddresses == "" && a.RemoteAddresses == "" && a.LocalPorts == "" && a.RemotePorts == ""
 		switch {
 		case a.RuleType == hns.Host:
+			if _, twice := host[a.Direction]; twice {
+				return false // their priorities would decide
+			}
 			host[a.Direction] = everything && a.Action == hns.Allow
 		case seen[a.Priority]:
 			return false

@@ -135,6 +135,15 @@ func TestKeepRefuses(t *testing.T) {
 	}
 }
 
+// TestTwoHostRules: a further Host rule may decide before that of Isthmus, whatever their order in the list.
+func TestTwoHostRules(t *testing.T) {
+	list := longWinded(plain(1, model.Allow, model.Deny))
+	block := hns.ACL{Protocols: "256", Action: hns.Block, Direction: hns.In, RuleType: hns.Host, Priority: 100}
+	if further := slices.Insert(slices.Clone(list), 3, block); acl.WellFormed(further) || acl.WellFormed(append(list, block)) {
+		t.Error("a further Host rule does not matter")
+	}
+}
+
 // TestKeepWithSets is TestKeepJudgesEveryTable for a list with a set: its members
 // follow from the table of the endpoint.
 func TestKeepWithSets(t *testing.T) {

@@ -190,20 +190,26 @@ func RefersTo(list []hns.ACL, set string) bool {
 // spelling of HNS, also that of addresses. It also ignores the order of rules and addresses: priorities decide,
 // and opposite rules of these lists share none.
 func Equal(a, b []hns.ACL) bool {
-	same := func(x, y hns.ACL) bool {
-		x, y = x.Normal(), y.Normal()
-		x.ID, y.ID = "", ""
-		return x == y
-	}
+	same := func(x, y hns.ACL) bool { return compared(x) == compared(y) }
 	return slices.EqualFunc(a, b, same) || len(a) == len(b) && slices.EqualFunc(ordered(a), ordered(b), same)
+}
+
+// compared returns an ACL without what does not matter. The Host rules of these lists are one for each direction, so that their
+// priorities decide nothing: they are written without, and HNS may choose some.
+func compared(a hns.ACL) hns.ACL {
+	a = a.Normal()
+	a.ID = ""
+	if a.RuleType == hns.Host {
+		a.Priority = 0
+	}
+	return a
 }
 
 // ordered returns a list in one order of its rules and of their addresses, and in one spelling.
 func ordered(list []hns.ACL) []hns.ACL {
 	list = slices.Clone(list)
 	for i, a := range list {
-		a = a.Normal()
-		a.ID = ""
+		a = compared(a)
 		a.LocalAddresses, a.RemoteAddresses = hns.NormalAddresses(a.LocalAddresses), hns.NormalAddresses(a.RemoteAddresses)
 		list[i] = a
 	}

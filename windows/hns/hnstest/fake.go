@@ -46,7 +46,7 @@ type Fake struct {
 	// use.
 	Reorder bool
 	// Respell answers with addresses in another spelling: single ones of policies as prefixes, and IPv6 in capitals and with all
-	// digits. HNS is not known to do so. Set before use.
+	// digits. Host rules get the priority that HNS required of them before 7.2. HNS is not known to do so. Set before use.
 	Respell bool
 	// Gradual, if set, makes an Update of an endpoint change its ACLs one by one: it adds the new ones in their
 	// order, and then removes the old ones from the last to the first. It is called after each step. HNS is not

@@ -36,6 +36,9 @@ func (f *Fake) shown(list []hns.Policy) []hns.Policy {
 				settings[member] = f.spell(text, false)
 			}
 		}
+		if kind, ok := settings["RuleType"].(string); f.Respell && ok && strings.EqualFold(kind, string(hns.Host)) {
+			settings["Priority"] = 100
+		}
 		if exceptions, ok := settings["Exceptions"].([]any); ok {
 			for n, e := range exceptions {
 				if text, ok := e.(string); ok {
