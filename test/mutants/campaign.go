@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,20 +99,17 @@ func (c *campaign) try(ctx context.Context, m *mutant) (fate, string) {
 	if err != nil {
 		return broken, err.Error()
 	}
-	if c.check {
-		return equivalent, "applies"
-	}
 	dir := filepath.Join(c.scratch, m.id)
 	defer os.RemoveAll(dir)
 	overlay, err := c.plant(ctx, dir, changed)
 	if err != nil {
 		return broken, err.Error()
 	}
-	if m.equivalent != "" {
+	if c.check || m.equivalent != "" {
 		if err := c.compileAll(ctx, overlay, changed); err != nil {
 			return broken, err.Error()
 		}
-		return equivalent, m.equivalent
+		return equivalent, cmp.Or(m.equivalent, "compiles")
 	}
 	for i, r := range m.runs {
 		if f, why := c.tryOne(ctx, m, r, overlay, filepath.Join(dir, fmt.Sprintf("%d.test", i))); f != killed {

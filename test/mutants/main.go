@@ -19,7 +19,7 @@ func run() int {
 	only := flag.String("only", "", "ids or areas, separated by commas; all without it")
 	jobs := flag.Int("j", 2, "how many mutants to try at a time")
 	timeout := flag.Duration("timeout", 5*time.Minute, "how long one test may take")
-	check := flag.Bool("check", false, "only see whether every mutant still applies")
+	check := flag.Bool("check", false, "only see whether every mutant still applies and compiles")
 	verbose := flag.Bool("v", false, "print what the tests print")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -66,6 +66,12 @@ run ./x ^TestDouble$
 			t.Errorf("%s: %s (%s), want %s", list[i].id, got, why, want)
 		}
 	}
+	c = newCampaign(&workshop{root: root, scratch: t.TempDir(), timeout: time.Minute}, list, options{check: true})
+	for i, want := range []fate{equivalent, equivalent, broken, equivalent, equivalent, broken} {
+		if got, why := c.try(context.Background(), &list[i]); got != want {
+			t.Errorf("only checked, %s: %s (%s), want %s", list[i].id, got, why, want)
+		}
+	}
 	for name, text := range files {
 		if b, err := os.ReadFile(filepath.Join(root, name)); err != nil || string(b) != text {
 			t.Errorf("%s was changed: %v", name, err)
