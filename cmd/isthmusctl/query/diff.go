@@ -98,7 +98,15 @@ func (o *diffOptions) check(args []string) error {
 		return err
 	}
 	two := len(args) == 2
+	stdin := 0
+	for _, name := range append(slices.Clone(args), o.Manifests...) {
+		if name == "-" {
+			stdin++
+		}
+	}
 	switch {
+	case stdin > 1:
+		return cli.Usagef("- stands for stdin, which can be read once: name a file for the other version")
 	case o.limit < 0:
 		return cli.Usagef("--limit %d: give 0 or more", o.limit)
 	case two && (o.Live() || len(o.Manifests) > 0):

@@ -265,6 +265,11 @@ func (t *tracer) path() {
 	default:
 		s.Text = "neither end is on this node: run isthmusctl trace on the node of an end"
 	}
+	for _, end := range []explain.End{t.r.From, t.r.To} {
+		if end.Unknown {
+			s.Text += "; no known pod has the address " + end.Address
+		}
+	}
 	if from != to {
 		s.Wrong = t.about("fabric", "route", "tunnel", "uplink", "forwarding")
 		for _, f := range t.b.About.Facts {

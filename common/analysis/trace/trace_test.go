@@ -54,6 +54,8 @@ func TestSteps(t *testing.T) {
 		text      string
 	}{
 		"as intended":     {"10.0.1.2", "10.0.1.3", nil, exact, "allow", false, "both ends are on this node"},
+		"to no pod":       {"10.0.1.2", "10.0.1.9", nil, exact, "allow", false, "both ends are on this node; no known pod has the address 10.0.1.9"},
+		"from no pod":     {"10.0.2.9", "10.0.1.3", nil, exact, "allow", false, "from node n2, by direct (1); no known pod has the address 10.0.2.9"},
 		"damaged":         {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.Drift = []inspect.Drift{{Object: "rows", Detail: "row 3"}} }, denies, "deny", true, "rows: row 3"},
 		"being applied":   {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.About.Pending = true }, denies, "deny", false, "being applied"},
 		"not readable":    {"10.0.1.2", "10.0.1.3", nil, fails, "unknown", false, "not readable"},
