@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // HostPort is a port of the node that is forwarded to a port of a pod.
@@ -43,6 +44,17 @@ func (h HostPort) Overlaps(other HostPort) bool {
 // socket, and connections of the node to it are not forwarded to the pod.
 func (h HostPort) TakenBy(socket HostPort) bool {
 	return h.Overlaps(socket) && (!socket.Address.IsLoopback() || h.Address.IsLoopback())
+}
+
+// HostPort returns the host port of the pod for a port of an address of its node, and reports whether it has one.
+func (p *Pod) HostPort(at netip.AddrPort, protocol Protocol) (HostPort, bool) {
+	i := slices.IndexFunc(p.HostPorts, func(h HostPort) bool {
+		return h.Protocol == protocol && h.Number == at.Port() && h.Is(at.Addr().Is6()) && (h.All() || h.Address == at.Addr())
+	})
+	if i < 0 {
+		return HostPort{}, false
+	}
+	return p.HostPorts[i], true
 }
 
 // Compare orders host ports by address, number, protocol and the pod's port.

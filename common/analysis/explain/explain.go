@@ -139,6 +139,9 @@ func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced E
 	if from := owners.Pods[f.Src]; from != nil && ofTheLink(f.Dst) && complete.OSOf(s, from) != model.Windows {
 		x.Notes = append(x.Notes, fmt.Sprintf("%s is an address of the link: Linux nodes with --mode=full drop what pods send there, except neighbour discovery", f.Dst))
 	}
+	if n := owners.Nodes[f.Dst]; n != nil {
+		x.Notes = append(x.Notes, behindNode(s, n, f, services)...)
+	}
 	return x
 }
 

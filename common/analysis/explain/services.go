@@ -5,6 +5,7 @@ package explain
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -24,4 +25,22 @@ func hiddenClients(s *model.Snapshot, owners model.Owners, client netip.Addr, po
 		}
 	}
 	return notes
+}
+
+// behindNode says that a port of a node leads to a Service or a pod, about whose pods policy decides.
+func behindNode(s *model.Snapshot, n *model.Node, f model.Flow, services []*model.Service) []string {
+	for _, v := range services {
+		if slices.ContainsFunc(v.Ports, func(p model.ServicePort) bool { return p.Node == f.Port && p.Protocol == f.Protocol && f.Port != 0 }) {
+			return []string{fmt.Sprintf("%s %d of node %s leads to Service %s/%s: explain the flows to its pods", f.Protocol, f.Port, n.Name, v.Namespace, v.Name)}
+		}
+	}
+	for _, pod := range s.Pods.All() {
+		if pod.Node != n.Name || !pod.Policed() {
+			continue
+		}
+		if h, ok := pod.HostPort(netip.AddrPortFrom(f.Dst, f.Port), f.Protocol); ok {
+			return []string{fmt.Sprintf("%s %d of node %s is a host port of %s: explain the flow to port %d of that pod", f.Protocol, f.Port, n.Name, pod.PodID, h.Port)}
+		}
+	}
+	return nil
 }

@@ -64,3 +64,31 @@ func TestForwarded(t *testing.T) {
 		}
 	}
 }
+
+// Where an answer is about a port of a node, as on a web page, a note names the Service or the pod to which it leads.
+func TestBehindNode(t *testing.T) {
+	addr := netip.MustParseAddr
+	pod := &model.Pod{PodID: model.PodID{Namespace: "shop", Name: "db"}, Node: "n1", IPs: []netip.Addr{addr("10.0.1.2")},
+		HostPorts: []model.HostPort{{Number: 8100, Protocol: model.TCP, Port: 5432}}}
+	s := model.MakeSnapshot(nil, []*model.Node{{Name: "n1", Addresses: []netip.Addr{addr("172.30.0.11")}}, {Name: "n2", Addresses: []netip.Addr{addr("172.30.0.12")}}}, []*model.Pod{pod}, nil)
+	front := []*model.Service{{Namespace: "shop", Name: "front", Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80, Node: 30080}}}}
+	for _, c := range []struct {
+		to       string
+		protocol model.Protocol
+		port     uint16
+		note     string
+	}{
+		{"172.30.0.11", model.TCP, 8100, "[TCP 8100 of node n1 is a host port of shop/db: explain the flow to port 5432 of that pod]"},
+		{"172.30.0.12", model.TCP, 30080, "[TCP 30080 of node n2 leads to Service shop/front: explain the flows to its pods]"},
+		{"172.30.0.12", model.TCP, 8100, "[]"},
+		{"172.30.0.11", model.UDP, 8100, "[]"},
+		{"172.30.0.11", model.TCP, 80, "[]"},
+		{"172.30.0.11", model.ICMP, 0, "[]"},
+		{"10.0.1.2", model.TCP, 8100, "[]"},
+	} {
+		x := explain.Flow(s, model.Flow{Src: addr("192.0.2.1"), Dst: addr(c.to), Protocol: c.protocol, Port: c.port}, front, nil)
+		if got := fmt.Sprint(x.Notes); got != c.note {
+			t.Errorf("%s %s %d: notes %s, want %s", c.to, c.protocol, c.port, got, c.note)
+		}
+	}
+}

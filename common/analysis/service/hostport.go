@@ -21,13 +21,11 @@ func (t *Services) HostPort(at netip.AddrPort, protocol model.Protocol, from []n
 	client := slices.IndexFunc(from, sameFamily)
 	for _, p := range t.hostPorts[n.Name] {
 		own := slices.IndexFunc(p.IPs, sameFamily)
-		i := slices.IndexFunc(p.HostPorts, func(h model.HostPort) bool {
-			return h.Protocol == protocol && h.Number == at.Port() && h.Is(at.Addr().Is6()) && (h.All() || h.Address == at.Addr())
-		})
-		if i < 0 || own < 0 || client < 0 {
+		h, ok := p.HostPort(at, protocol)
+		if !ok || own < 0 || client < 0 {
 			continue
 		}
-		f := model.Flow{Src: from[client], Dst: p.IPs[own], Protocol: protocol, Port: p.HostPorts[i].Port}
+		f := model.Flow{Src: from[client], Dst: p.IPs[own], Protocol: protocol, Port: h.Port}
 		c := Connection{Backend: Backend{Name: p.PodID.String(), Addresses: p.IPs, Port: f.Port}, Egress: f, Ingress: f}
 		if t.nodeOf(f.Src) != n.Name {
 			c.Egress.Dst, c.Egress.Port = at.Addr(), at.Port()
