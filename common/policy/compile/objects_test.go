@@ -54,7 +54,8 @@ var podEdits = map[string][]func(*model.Pod){
 			}
 		},
 	},
-	"FixedIPs": {func(p *model.Pod) { p.FixedIPs = "10.0.1.9" }},
+	"FixedIPs":  {func(p *model.Pod) { p.FixedIPs = "10.0.1.9" }},
+	"HostPorts": {func(p *model.Pod) { p.HostPorts = []model.HostPort{{Number: 80, Protocol: model.TCP, Port: 80}} }},
 }
 
 // nodeEdits change one field of a node each.
