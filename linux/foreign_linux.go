@@ -42,6 +42,9 @@ func (b *Backend) openForeign() (err error) {
 	}
 	b.ends.closed = make(map[string]int)
 	b.ends.further.inForce = make(map[netip.Addr]model.EndpointID)
+	if err := b.followNames(); err != nil {
+		return err
+	}
 	names, err := b.path.Attached()
 	if err != nil {
 		return err
@@ -132,6 +135,9 @@ func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment,
 		if err := b.closeForeign(id); err != nil { // its interface is gone, and its DEL is still to come
 			return dataplane.Attachment{}, err
 		}
+	}
+	if err := b.freeName(end); err != nil {
+		return dataplane.Attachment{}, err
 	}
 	if was, ok := b.ends.Get(spec.ID); ok {
 		end = end.Returning(was)
@@ -355,25 +361,6 @@ func (b *Backend) later(id model.EndpointID, end foreign.HostEnd) (index, name b
 	return index, name
 }
 
-// sweepClosed removes the pins of closed interfaces that are gone. Without its pins, an interface that was only
-// renamed would be open.
-func (b *Backend) sweepClosed() error {
-	for name, index := range b.ends.closed {
-		exists, err := link.Exists(index)
-		if err != nil {
-			return err
-		}
-		if exists {
-			continue
-		}
-		if err := b.path.Detach(name); err != nil {
-			return err
-		}
-		delete(b.ends.closed, name)
-	}
-	return nil
-}
-
 var _ dataplane.Follower = (*Backend)(nil)
 
 // Follow implements dataplane.Follower. It follows what the other CNI plugin does with the interfaces: it may
@@ -387,10 +374,16 @@ func (b *Backend) Follow(ctx context.Context) error {
 		return err
 	}
 	seen := make(map[model.EndpointID]foreign.Found)
+	renamed := false
 	for _, f := range found {
 		seen[f.ID] = f
+		was, _ := b.ends.Get(f.ID)
+		renamed = renamed || f.Name != was.Name && loader.Pinnable(f.Name)
 	}
 	errs := []error{b.ends.Flush(), b.followFurther()}
+	if renamed {
+		errs = append(errs, b.followNames())
+	}
 	if !b.path.QueriesConntrack() && b.path.Older() == "" {
 		_, err := b.trackConnections()
 		errs = append(errs, err)

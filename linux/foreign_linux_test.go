@@ -365,12 +365,12 @@ func TestRenamedClosedInterface(t *testing.T) {
 		l.idleUntilQuiet()
 		l.denied(l.outside, "tcp", "10.1.0.12", 90)
 		l.denied(b, "tcp", outsideAddr4, 90)
-		if pins, err := filepath.Glob(filepath.Join(l.bpffs, "*", "links", "veth-b-*")); err != nil || len(pins) != 2 {
+		if pins, err := filepath.Glob(filepath.Join(l.bpffs, "*", "links", "veth-x-*")); err != nil || len(pins) != 2 {
 			t.Errorf("pins of the closed interface: %q, %v", pins, err)
 		}
 		l.must(l.node.Do(func() error { return netns.Remove("veth-x") }))
 		l.idleUntilQuiet()
-		if pins, err := filepath.Glob(filepath.Join(l.bpffs, "*", "links", "veth-b-*")); err != nil || len(pins) != 0 {
+		if pins, err := filepath.Glob(filepath.Join(l.bpffs, "*", "links", "veth-[bx]-*")); err != nil || len(pins) != 0 {
 			t.Errorf("pins of an interface that is gone: %q, %v", pins, err)
 		}
 	})

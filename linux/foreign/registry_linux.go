@@ -276,10 +276,6 @@ func (r *Registry) List() ([]Found, error) {
 		}
 		f.HostEnd = f.Returning(was)
 		f.PodMAC, f.Addresses = was.PodMAC, was.Addresses
-		if f.Name != was.Name {
-			f.Problem = fmt.Sprintf("interface %s was renamed to %s", was.Name, f.Name)
-			f.Name = was.Name
-		}
 		all = append(all, f)
 	}
 	return all, nil

@@ -286,14 +286,20 @@ func Index(name string) (int, error) {
 
 // Exists reports whether an interface with an index exists, whatever its name is now.
 func Exists(index int) (bool, error) {
-	_, err := netlink.LinkByIndex(index)
+	name, err := NameOf(index)
+	return name != "", err
+}
+
+// NameOf returns the name of the interface with an index; "" if there is none.
+func NameOf(index int) (string, error) {
+	l, err := netlink.LinkByIndex(index)
 	if isGone(err) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("find interface %d: %w", index, err)
+		return "", fmt.Errorf("find interface %d: %w", index, err)
 	}
-	return true, nil
+	return l.Attrs().Name, nil
 }
 
 // Found is an interface that has the form of an endpoint's.

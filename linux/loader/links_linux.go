@@ -206,3 +206,88 @@ func (d *DataPath) adoptLink(path string, hook ebpf.AttachType, prog *ebpf.Progr
 	}
 	return nil
 }
+
+// moving names the pins of an interface by its index while FollowNames moves them, and those of an interface whose name has
+// a dot, which the file system of pins reserves. Names of interfaces are shorter.
+const moving = "renamed-interface-%d"
+
+// Pinnable reports whether pins can have the name of an interface.
+func Pinnable(name string) bool { return name != "" && !strings.Contains(name, ".") }
+
+// LinkedTo returns the index of the interface to which the pins of a name belong; 0 if there is none.
+func (d *DataPath) LinkedTo(name string) (int, error) {
+	for _, h := range d.hooks() {
+		l, err := d.pins.Link(d.pin(name, h))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		if index := linkInterface(l, h.attach); index != 0 {
+			return index, nil
+		}
+	}
+	return 0, nil
+}
+
+// FollowNames moves the pins of interfaces that have another name now. nameOf returns the name of an interface; "" if it is
+// gone. Two interfaces may have exchanged their names, so all pins that move first get a name of their own.
+func (d *DataPath) FollowNames(nameOf func(index int) (string, error)) error {
+	pinned, err := d.Attached()
+	if err != nil {
+		return err
+	}
+	to := make(map[string]string)
+	for name := range pinned {
+		index, err := d.LinkedTo(name)
+		if err != nil {
+			return err
+		}
+		now := ""
+		if index != 0 {
+			now, err = nameOf(index)
+		}
+		if err != nil {
+			return err
+		}
+		if now == "" || now == name {
+			continue
+		}
+		own := fmt.Sprintf(moving, index)
+		if err := d.movePins(name, own); err != nil {
+			return err
+		}
+		if Pinnable(now) {
+			to[own] = now
+		}
+	}
+	for own, name := range to {
+		if err := d.Detach(name); err != nil { // the pins of an interface that is gone
+			return err
+		}
+		if err := d.movePins(own, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// movePins moves the pins of a name to another. Where that has one, both belong to one interface.
+func (d *DataPath) movePins(from, to string) error {
+	if from == to {
+		return nil
+	}
+	for _, h := range d.hooks() {
+		var err error
+		if path := d.pin(from, h); inode(d.pin(to, h)) != 0 {
+			err = d.pins.Drop(path)
+		} else if inode(path) != 0 {
+			err = d.pins.Move(path, d.pin(to, h))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

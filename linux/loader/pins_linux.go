@@ -107,6 +107,20 @@ func (p Pins) Link(path string) (link.Link, error) {
 	return l, p.Keep(path, l)
 }
 
+// Move pins the link of a path at another path, where nothing must be pinned. The link stays attached.
+func (p Pins) Move(from, to string) error {
+	l, err := p.Link(from)
+	if err != nil {
+		return err
+	}
+	if err := l.Pin(to); err != nil { // the library renames the file
+		return fmt.Errorf("move pin %s: %w", from, err)
+	}
+	delete(p, from)
+	p[to] = &pin{l, inode(to)}
+	return nil
+}
+
 // Drop removes a pin and closes its link, which detaches it. A missing pin is not an error.
 func (p Pins) Drop(path string) error {
 	if err := os.RemoveAll(path); err != nil {
