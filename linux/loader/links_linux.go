@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -232,7 +233,8 @@ func (d *DataPath) LinkedTo(name string) (int, error) {
 }
 
 // FollowNames moves the pins of interfaces that have another name now. nameOf returns the name of an interface; "" if it is
-// gone. Two interfaces may have exchanged their names, so all pins that move first get a name of their own.
+// gone. Two interfaces may have exchanged their names, so all pins that move first get a name of their own. An error after
+// another change of names leaves them there; the next call moves them.
 func (d *DataPath) FollowNames(nameOf func(index int) (string, error)) error {
 	pinned, err := d.Attached()
 	if err != nil {
@@ -263,6 +265,13 @@ func (d *DataPath) FollowNames(nameOf func(index int) (string, error)) error {
 		}
 	}
 	for own, name := range to {
+		index, err := d.LinkedTo(name)
+		if err != nil {
+			return err
+		}
+		if now, err := nameOf(index); index != 0 && (err != nil || now != "") {
+			return cmp.Or(err, fmt.Errorf("interface %s was renamed to %s meanwhile", name, now))
+		}
 		if err := d.Detach(name); err != nil { // the pins of an interface that is gone
 			return err
 		}
