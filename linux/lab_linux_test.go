@@ -93,7 +93,11 @@ func newLabWith(t *testing.T, change func(*linux.Config)) *lab {
 		return errors.Join(route("10.1.0.0/16", nodeAddr4), route("fd01::/64", nodeAddr6))
 	}))
 	l.start()
-	t.Cleanup(func() { l.backend.Close() })
+	t.Cleanup(func() {
+		if l.backend != nil { // it did not start again
+			l.backend.Close()
+		}
+	})
 	return l
 }
 
