@@ -35,19 +35,22 @@ func (l launcher) FindInPath(plugin string, _ []string) (string, error) {
 
 // ExecPlugin runs a plugin. It repeats a call that was killed before the plugin printed anything, as container
 // runtimes do. It also repeats a call that failed without output: plugins print their errors, so Wine failed
-// before the plugin ran.
+// before the plugin ran. So it does if Wine failed before a plugin ran that this one calls.
 func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
 	for again := 0; ; again++ {
 		answer, err := l.execute(ctx, exe, stdin, environ)
-		if again == 2 || len(answer) > 0 || !killedAtExit(ctx, err) && !errors.Is(err, errSilent) {
+		if again == 2 || len(answer) > 0 || !killedAtExit(ctx, err) && !errors.Is(err, errSilent) && !errors.Is(err, errNotStarted) {
 			return answer, err
 		}
 		fmt.Fprintf(os.Stderr, "run again: %v\n", err)
 	}
 }
 
-// errSilent is part of the error of a plugin that failed without output.
-var errSilent = errors.New("it wrote nothing")
+// errSilent is part of the error of a plugin that failed without output, errNotStarted of one that could not start another.
+var (
+	errSilent     = errors.New("it wrote nothing")
+	errNotStarted = errors.New("the plugin that it calls did not start")
+)
 
 func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
 	cmd := l.m.Command(ctx, exe)
@@ -66,6 +69,9 @@ func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ
 	}
 	var said types.Error
 	if err != nil && json.Unmarshal(out.Bytes(), &said) == nil && said.Msg != "" {
+		if strings.Contains(said.Error(), "fork/exec ") {
+			return nil, fmt.Errorf("%w: %w", &said, errNotStarted)
+		}
 		return nil, &said
 	}
 	var exit *exec.ExitError
