@@ -360,7 +360,7 @@ func TestPolicyBehindHostPorts(t *testing.T) {
 		{"ingress from the pod", []*model.Policy{isolate("a", model.Ingress, accept(pods("b"), tcp(80)))}, b, true},
 		{"ingress from the pod, by another", []*model.Policy{isolate("a", model.Ingress, accept(pods("b"), tcp(80)))}, l.outside, false},
 		{"ingress from the node", []*model.Policy{isolate("a", model.Ingress, node...)}, l.outside, false},
-		{"ingress from nobody, by the pod itself", []*model.Policy{isolate("a", model.Ingress), isolate("a", model.Egress)}, a, true},
+		{"ingress of no peer, by the pod itself", []*model.Policy{isolate("a", model.Ingress), isolate("a", model.Egress)}, a, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l.t = t

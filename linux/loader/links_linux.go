@@ -269,8 +269,10 @@ func (d *DataPath) FollowNames(nameOf func(index int) (string, error)) error {
 		if err != nil {
 			return err
 		}
-		if now, err := nameOf(index); index != 0 && (err != nil || now != "") {
-			return cmp.Or(err, fmt.Errorf("interface %s was renamed to %s meanwhile", name, now))
+		if index != 0 {
+			if now, err := nameOf(index); err != nil || now != "" {
+				return cmp.Or(err, fmt.Errorf("interface %s was renamed to %s meanwhile", name, now))
+			}
 		}
 		if err := d.Detach(name); err != nil { // the pins of an interface that is gone
 			return err

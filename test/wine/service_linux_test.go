@@ -30,13 +30,8 @@ func TestService(t *testing.T) {
 		}
 	}
 	exe := Path(filepath.Join(m.bin, "isthmus-agent.exe"))
-	sc("create", "isthmus-agent", "binPath=", exe+" --windows-service --node-name win1 --http-address "+agentHTTP+" --manifests "+Path(string(newManifests(t, "web"))))
+	started(ctx, t, m, "isthmus-agent", exe+" --windows-service --node-name win1 --http-address "+agentHTTP+" --manifests "+Path(string(newManifests(t, "web"))))
 	defer sc("delete", "isthmus-agent")
-	// Wine's service manager finds a new service only after a moment.
-	await(t, "the service to be known", func() bool {
-		_, err := m.Output(m.Command(ctx, "sc", "start", "isthmus-agent"))
-		return err == nil
-	})
 	await(t, "the service to become ready", func() bool { _, err := m.Get("/readyz"); return err == nil })
 	web := pod(t, m, "web")
 	_, err := m.Add(ctx, web)
@@ -45,6 +40,18 @@ func TestService(t *testing.T) {
 	sc("stop", "isthmus-agent")
 	await(t, "the service to end", func() bool { _, err := m.Get("/healthz"); return err != nil })
 	refused(t, "STATUS of an agent that has stopped", m.Status(ctx), "agent")
+}
+
+// started creates a service and starts it. Wine's service manager finds a new service only after a moment.
+func started(ctx context.Context, t *testing.T, m *Machine, name, binPath string) {
+	t.Helper()
+	if out, err := m.Output(m.Command(ctx, "sc", "create", name, "binPath=", binPath)); err != nil {
+		t.Fatalf("sc create: %v\n%s", err, out)
+	}
+	await(t, "the service to be known", func() bool {
+		_, err := m.Output(m.Command(ctx, "sc", "start", name))
+		return err == nil
+	})
 }
 
 func await(t *testing.T, what string, so func() bool) {
@@ -68,13 +75,7 @@ func TestServiceFails(t *testing.T) {
 	defer cancel()
 	exe := Path(filepath.Join(m.bin, "isthmus-agent.exe"))
 	binPath := `"` + exe + `" --windows-service --node-name fails --state-dir C:\ --manifests ` + Path(string(newManifests(t, "web")))
-	if out, err := m.Output(m.Command(ctx, "sc", "create", "isthmus-fails", "binPath=", binPath)); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	await(t, "the service to be known", func() bool {
-		_, err := m.Output(m.Command(ctx, "sc", "start", "isthmus-fails"))
-		return err == nil
-	})
+	started(ctx, t, m, "isthmus-fails", binPath)
 	await(t, "its process to end", func() bool { return !running(t, "--node-name fails") })
 	state, err := m.Output(m.Command(ctx, "sc", "query", "isthmus-fails"))
 	if err != nil || !strings.Contains(state, "isthmus-fails") || strings.Contains(state, "1066") { // ERROR_SERVICE_SPECIFIC_ERROR
