@@ -237,7 +237,7 @@ static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, 
 	default:
 		return drop(skb, l, p, act);
 	}
-	skb->mark = store_record(p, l->index, kind);
+	skb->mark = store_record(p, l->index, l->slot.epoch, kind);
 	return PASS;
 }
 

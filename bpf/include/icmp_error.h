@@ -134,7 +134,7 @@ __noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, co
 		return DROP_REVOKED;
 	/* The host sends some errors before a program has compared the source of the packet with its device: about options of IPv6, and
 	 * about fragments that wait for the rest. A packet that waits for a verdict after DNAT has no flow yet. */
-	if (l->host && !(has_record(&p->quoted, l->index) && take_error_budget(l)))
+	if (l->host && !(has_record(&p->quoted, l->slot.epoch) && take_error_budget(l)))
 		forget_sender(skb, l);
 	return evaluate_new_role(skb, l, p) == ALLOW ? ACT_PASS : ACT_DENIED;
 }

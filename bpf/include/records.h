@@ -24,10 +24,13 @@ struct {
 #define RECORD_HINTS 16384
 
 /* Marks of the last records, by a hash of the flow. A hint may be wrong: the record tells. The
- * mark may be of the other mode, which uses bits that other plugins own. */
+ * mark may be of the other mode, which uses bits that other plugins own. Programs read and write a
+ * hint as one 64-bit word. */
 struct record_hint {
 	__u32 mark;
+	__u32 epoch; /* of the slot when the record was written; 0 if the program had not read the slot */
 };
+_Static_assert(sizeof(struct record_hint) == 8, "written as one word");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -35,7 +38,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, struct record_hint);
-} post_dnat_hints SEC(".maps");
+} record_hints SEC(".maps");
 
 /* Returns the place of a flow's hint. */
 static __always_inline __u32 hint_place(const struct flow *f)
@@ -71,30 +74,38 @@ static __always_inline bool record_stays(__u32 mark, __u64 written)
 	return ((written - number - 1) & RECORD_NUMBER) < POST_DNAT_RECORDS / 2;
 }
 
-/* Reports whether the pod of a slot has sent a packet of a flow that has a record still. Returns false, too, if another flow has
- * taken the hint. */
-__noinline int has_record(const struct flow *f, __u32 slot)
+/* Returns the hint of a flow, NULL for an invalid place. */
+static __always_inline volatile __u64 *find_hint(const struct flow *f)
+{
+	__u32 at = hint_place(f);
+
+	return bpf_map_lookup_elem(&record_hints, &at);
+}
+
+/* Reports whether a pod has sent a packet of a flow, since its slot got this epoch, that has a record
+ * still. Returns false, too, if another flow has taken the hint. */
+__noinline int has_record(const struct flow *f, __u32 epoch)
 {
 	struct post_dnat_record *r;
-	struct record_hint *hint;
-	__u32 at, place, mark;
+	struct record_hint hint;
+	volatile __u64 *found;
+	__u32 place;
 
 	if (!f)
 		return false;
-	at = hint_place(f);
-	hint = bpf_map_lookup_elem(&post_dnat_hints, &at);
-	if (!hint)
+	found = find_hint(f);
+	if (!found)
 		return false;
-	mark = hint->mark;
-	place = mark >> 16;
+	*(__u64 *)&hint = *found;
+	place = hint.mark >> 16;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (!r || *(volatile __u32 *)&r->mark != mark)
+	if (!r || hint.epoch != epoch || *(volatile __u32 *)&r->mark != hint.mark)
 		return false;
 	order_loads();
-	if (r->slot != slot || !same_flow(&r->flow, f))
+	if (!same_flow(&r->flow, f))
 		return false;
 	order_loads();
-	return *(volatile __u32 *)&r->mark == mark;
+	return *(volatile __u32 *)&r->mark == hint.mark;
 }
 
 /* The mark of a record that a program writes. No packet has it. */
@@ -111,43 +122,45 @@ static __always_inline bool own_record(struct post_dnat_record *r)
 
 /* Returns the mark of a record of the packet: one that is there, or one that it stores. Returns 0
  * if there is none. A global function, so that the verifier checks it only once. */
-__noinline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
+__noinline __u32 store_record(const struct packet *p, __u32 slot, __u32 epoch, __u8 kind)
 {
 	struct post_dnat_record *r;
 	struct record_count *count;
-	struct record_hint *hint;
-	__u32 zero = 0, at, place, mark;
+	struct record_hint hint;
+	volatile __u64 *found;
+	__u32 zero = 0, place;
 	__u8 closes;
 	__u64 n;
 
 	if (!p)
 		return 0;
-	at = hint_place(&p->flow);
 	closes = (p->tcp & PACKET_FIN) | (p->tcp & PACKET_RST) >> 1;
 	count = bpf_map_lookup_elem(&post_dnat_count, &zero);
-	hint = bpf_map_lookup_elem(&post_dnat_hints, &at);
-	if (!count || !hint)
+	found = find_hint(&p->flow);
+	if (!count || !found)
 		return 0;
-	mark = hint->mark;
+	*(__u64 *)&hint = *found;
 	order_loads();
-	place = mark >> 16;
+	place = hint.mark >> 16;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
-	if (r && r->mark == mark && r->slot == slot && r->kind == kind && r->closes == closes && same_flow(&r->flow, &p->flow) &&
-	    (mark & MARK_KIND) == MARK_POST_DNAT && record_stays(mark, *(volatile __u64 *)&count->written))
-		return mark;
+	if (r && r->mark == hint.mark && r->slot == slot && hint.epoch == epoch && r->kind == kind && r->closes == closes &&
+	    same_flow(&r->flow, &p->flow) && (hint.mark & MARK_KIND) == MARK_POST_DNAT &&
+	    record_stays(hint.mark, *(volatile __u64 *)&count->written))
+		return hint.mark;
 	n = __sync_fetch_and_add(&count->written, 1);
 	place = n % POST_DNAT_RECORDS;
 	r = bpf_map_lookup_elem(&post_dnat, &place);
 	if (!r || !own_record(r))
 		return 0;
-	mark = place << 16 | MARK_POST_DNAT | round_of(n);
+	hint.mark = place << 16 | MARK_POST_DNAT | round_of(n);
+	hint.epoch = epoch;
 	r->slot = slot;
 	r->flow = p->flow;
 	r->kind = kind;
 	r->closes = closes;
 	order_loads(); /* orders stores, too: a mark is there only after its record, a hint after the mark */
-	*(volatile __u32 *)&r->mark = mark;
+	*(volatile __u32 *)&r->mark = hint.mark;
 	order_loads();
-	hint->mark = mark;
-	return mark;
+	*found = *(__u64 *)&hint;
+	return hint.mark;
 }

@@ -451,8 +451,9 @@ type PodRecordCount struct {
 }
 
 type PodRecordHint struct {
-	_    structs.HostLayout
-	Mark uint32
+	_     structs.HostLayout
+	Mark  uint32
+	Epoch uint32
 }
 
 type PodRole uint32
@@ -577,9 +578,9 @@ const (
 	PodMapPorts           = "ports"
 	PodMapPostDnat        = "post_dnat"
 	PodMapPostDnatCount   = "post_dnat_count"
-	PodMapPostDnatHints   = "post_dnat_hints"
 	PodMapPrefixes4       = "prefixes4"
 	PodMapPrefixes6       = "prefixes6"
+	PodMapRecordHints     = "record_hints"
 	PodMapRows            = "rows"
 	PodMapSlots           = "slots"
 	PodMapTableCauses     = "table_causes"
@@ -696,9 +697,9 @@ type PodMapSpecs struct {
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	PostDnat      *ebpf.MapSpec `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.MapSpec `ebpf:"post_dnat_count"`
-	PostDnatHints *ebpf.MapSpec `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
+	RecordHints   *ebpf.MapSpec `ebpf:"record_hints"`
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	TableCauses   *ebpf.MapSpec `ebpf:"table_causes"`
@@ -785,9 +786,9 @@ type PodMaps struct {
 	Ports         *ebpf.Map `ebpf:"ports"`
 	PostDnat      *ebpf.Map `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.Map `ebpf:"post_dnat_count"`
-	PostDnatHints *ebpf.Map `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
+	RecordHints   *ebpf.Map `ebpf:"record_hints"`
 	Rows          *ebpf.Map `ebpf:"rows"`
 	Slots         *ebpf.Map `ebpf:"slots"`
 	TableCauses   *ebpf.Map `ebpf:"table_causes"`
@@ -831,9 +832,9 @@ func (m *PodMaps) Close() error {
 		m.Ports,
 		m.PostDnat,
 		m.PostDnatCount,
-		m.PostDnatHints,
 		m.Prefixes4,
 		m.Prefixes6,
+		m.RecordHints,
 		m.Rows,
 		m.Slots,
 		m.TableCauses,

@@ -48,9 +48,9 @@ const (
 	PodForeignMapPorts           = "ports"
 	PodForeignMapPostDnat        = "post_dnat"
 	PodForeignMapPostDnatCount   = "post_dnat_count"
-	PodForeignMapPostDnatHints   = "post_dnat_hints"
 	PodForeignMapPrefixes4       = "prefixes4"
 	PodForeignMapPrefixes6       = "prefixes6"
+	PodForeignMapRecordHints     = "record_hints"
 	PodForeignMapRows            = "rows"
 	PodForeignMapSlots           = "slots"
 	PodForeignMapTableCauses     = "table_causes"
@@ -167,9 +167,9 @@ type PodForeignMapSpecs struct {
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	PostDnat      *ebpf.MapSpec `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.MapSpec `ebpf:"post_dnat_count"`
-	PostDnatHints *ebpf.MapSpec `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
+	RecordHints   *ebpf.MapSpec `ebpf:"record_hints"`
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	TableCauses   *ebpf.MapSpec `ebpf:"table_causes"`
@@ -256,9 +256,9 @@ type PodForeignMaps struct {
 	Ports         *ebpf.Map `ebpf:"ports"`
 	PostDnat      *ebpf.Map `ebpf:"post_dnat"`
 	PostDnatCount *ebpf.Map `ebpf:"post_dnat_count"`
-	PostDnatHints *ebpf.Map `ebpf:"post_dnat_hints"`
 	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
+	RecordHints   *ebpf.Map `ebpf:"record_hints"`
 	Rows          *ebpf.Map `ebpf:"rows"`
 	Slots         *ebpf.Map `ebpf:"slots"`
 	TableCauses   *ebpf.Map `ebpf:"table_causes"`
@@ -302,9 +302,9 @@ func (m *PodForeignMaps) Close() error {
 		m.Ports,
 		m.PostDnat,
 		m.PostDnatCount,
-		m.PostDnatHints,
 		m.Prefixes4,
 		m.Prefixes6,
+		m.RecordHints,
 		m.Rows,
 		m.Slots,
 		m.TableCauses,

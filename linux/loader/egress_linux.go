@@ -190,7 +190,7 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 		"ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
 		"datagrams": m.Datagrams, "counters": m.Counters, "verdict_counts": m.VerdictCounts,
 		"cause_counts": m.CauseCounts, "cause_blocks": m.CauseBlocks, "table_causes": m.TableCauses, "causes": m.Causes,
-		"post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount, "post_dnat_hints": m.PostDnatHints,
+		"post_dnat": m.PostDnat, "post_dnat_count": m.PostDnatCount, "record_hints": m.RecordHints,
 		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses, "error_budgets": m.ErrorBudgets,
 	}
 }

@@ -29,13 +29,13 @@ func (d *DataPath) ChangeMark(from, to uint32) error {
 	}
 	record.Mark = to
 	err := d.objects.PostDnat.Put(from>>16, record)
-	for i := range d.objects.PostDnatHints.MaxEntries() {
+	for i := range d.objects.RecordHints.MaxEntries() {
 		var hint bpfobj.PodRecordHint
-		if failed := d.objects.PostDnatHints.Lookup(i, &hint); failed != nil || hint.Mark != from {
+		if failed := d.objects.RecordHints.Lookup(i, &hint); failed != nil || hint.Mark != from {
 			err = errors.Join(err, failed)
 			continue
 		}
-		return errors.Join(err, d.objects.PostDnatHints.Put(i, bpfobj.PodRecordHint{Mark: to}))
+		return errors.Join(err, d.objects.RecordHints.Put(i, bpfobj.PodRecordHint{Mark: to, Epoch: hint.Epoch}))
 	}
 	return errors.Join(err, fmt.Errorf("no hint has the mark %#x", from))
 }

@@ -220,11 +220,11 @@ func (r *Replayer) forgetRecords() error {
 		return err
 	}
 	r.hintsFrom = count.Written
-	keys := make([]uint32, o.PostDnatHints.MaxEntries())
+	keys := make([]uint32, o.RecordHints.MaxEntries())
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	_, err := o.PostDnatHints.BatchUpdate(keys, make([]bpfobj.PodRecordHint, len(keys)), nil)
+	_, err := o.RecordHints.BatchUpdate(keys, make([]bpfobj.PodRecordHint, len(keys)), nil)
 	return err
 }
 

@@ -37,6 +37,7 @@ func drop(why string) Verdict { return Verdict{Fate: Dropped, Why: why} }
 // record describes a packet whose destination the stack may translate. The verdict follows after DNAT.
 type record struct {
 	pod      *Pod
+	epoch    int // of the pod; 0 for a packet to itself, which policy does not decide
 	packet   Packet
 	src, dst netip.AddrPort
 	answer   bool // policy allows it, unless the stack translates it
@@ -57,7 +58,11 @@ func (n *Node) leave(w *walk, answer bool) Verdict {
 	n.written++
 	n.replaced = n.records[n.written-Records]
 	delete(n.records, n.written-Records) // its place is taken
-	n.records[n.written] = &record{w.pod, *w.packet, w.src, w.dst, answer, w.packet.Opens() && !answer}
+	epoch := w.pod.Epoch
+	if w.packet.Src == w.packet.Dst {
+		epoch = 0
+	}
+	n.records[n.written] = &record{w.pod, epoch, *w.packet, w.src, w.dst, answer, w.packet.Opens() && !answer}
 	return Verdict{Fate: ToStack, Record: n.written, Why: "decided after translation"}
 }
 
@@ -65,7 +70,7 @@ func (n *Node) leave(w *walk, answer bool) Verdict {
 // nothing decides another way by the earlier record, and it stays for as long as the next half of the places.
 func (n *Node) KeepRecord(earlier int) bool {
 	was, now := n.records[earlier], n.records[n.written]
-	if was == nil || n.written-earlier > Records/2 || was.pod.Slot != now.pod.Slot || was.src != now.src || was.dst != now.dst ||
+	if was == nil || n.written-earlier > Records/2 || was.pod.Slot != now.pod.Slot || was.epoch != now.epoch || was.src != now.src || was.dst != now.dst ||
 		was.packet.follows() != now.packet.follows() || was.opens != now.opens || was.answer != now.answer {
 		return false
 	}

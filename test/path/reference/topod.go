@@ -184,15 +184,15 @@ func (n *Node) receiveError(w *walk) Verdict {
 // unspecified stands for a sender that is not known, by whether it is IPv6.
 var unspecified = map[bool]netip.Addr{false: netip.IPv4Unspecified(), true: netip.IPv6Unspecified()}
 
-// left reports whether there is a record of the packet that an ICMP error quotes: its flow is not known before DNAT. Without one
-// the host may report a packet that has the address of the pod only.
+// left reports whether there is a record of the packet that an ICMP error quotes, which the pod sent since its policy changed last:
+// its flow is not known before DNAT. Without one the host may report a packet that has the address of the pod only.
 func (n *Node) left(pod *Pod, p *Packet) bool {
 	if !p.Quotes() {
 		return false
 	}
 	src, dst := p.Quote.Ends()
 	for _, r := range n.records {
-		if r.pod.Slot == pod.Slot && r.src == src && r.dst == dst && r.packet.follows() == p.Quote.Proto {
+		if r.pod.Slot == pod.Slot && r.epoch == pod.Epoch && r.src == src && r.dst == dst && r.packet.follows() == p.Quote.Proto {
 			return true
 		}
 	}
