@@ -3,6 +3,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -10,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tunnel is what the packets of a tunnel device have in common.
+// Tunnel is what the packets of a tunnel have in common.
 type Tunnel struct {
 	Protocol uint8  // IP protocol number
 	Port     uint16 // of UDP, else 0
@@ -24,13 +25,23 @@ var tunnelProtocols = map[string][]uint8{
 	"ip6gre": {unix.IPPROTO_GRE}, "ip6gretap": {unix.IPPROTO_GRE}, "ip6erspan": {unix.IPPROTO_GRE},
 }
 
-// Tunnels returns the tunnels whose devices are up, with the index of a device for each.
+// Tunnels returns the tunnels of devices that are up, with the index of a device for each, and those of UDP ports
+// without a device (FOU and GUE), with index 0. L2TP is not among them, because its sockets accept one sender only;
+// neither is bareudp.
 func Tunnels() (map[Tunnel]int, error) {
 	links, err := Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	return tunnelsOf(links), nil
+	all := tunnelsOf(links)
+	ports, err := Whole(func() ([]netlink.Fou, error) { return netlink.FouList(unix.AF_INET) }) // the kernel lists both families
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("list UDP ports of FOU: %w", err)
+	}
+	for _, p := range ports {
+		all[Tunnel{unix.IPPROTO_UDP, uint16(p.Port)}] = 0
+	}
+	return all, nil
 }
 
 func tunnelsOf(links []netlink.Link) map[Tunnel]int {

@@ -3,11 +3,17 @@
 package link
 
 import (
+	"errors"
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // The devices that are up say which tunneled packets a node receives.
@@ -30,5 +36,39 @@ func TestTunnels(t *testing.T) {
 		if got := tunnelsOf([]netlink.Link{device}); got[Tunnel{Protocol: protocol}] == 0 {
 			t.Errorf("device of kind %s: %v, want protocol %d", device.Type(), got, protocol)
 		}
+	}
+}
+
+// The kernel unpacks what arrives at a port of FOU, without a device.
+func TestTunnelsOfPorts(t *testing.T) {
+	for name, family := range map[string]int{"IPv4": unix.AF_INET, "IPv6": unix.AF_INET6} {
+		t.Run(name, func(t *testing.T) {
+			if os.Getuid() != 0 {
+				t.Skip("needs root: make test runs it")
+			}
+			ns, err := netns.New(filepath.Join(t.TempDir(), "ns"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ns.Close()
+			if err := ns.Do(func() error {
+				if none, err := Tunnels(); err != nil || len(none) > 0 {
+					t.Errorf("tunnels of a new namespace: %v, %v", none, err)
+				}
+				err := netlink.FouAdd(netlink.Fou{Family: family, Port: 5555, Protocol: unix.IPPROTO_IPIP, EncapType: netlink.FOU_ENCAP_DIRECT})
+				if errors.Is(err, unix.ENOENT) {
+					t.Skip("the kernel lacks the module fou: make test-kernel has it")
+				} else if err != nil {
+					return err
+				}
+				want := map[Tunnel]int{{unix.IPPROTO_UDP, 5555}: 0}
+				if got, err := Tunnels(); err != nil || !maps.Equal(got, want) {
+					t.Errorf("tunnels %v, %v, want %v", got, err, want)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
