@@ -17,6 +17,9 @@
 /* The maximum number of IPv6 extension headers. A packet with more is malformed. */
 #define MAX_EXTENSIONS 8
 
+/* Does not change their length in bytes, but bounds it for the verifier: each has at most 2048. */
+#define CHAIN_MASK 0x7fff
+
 /* Does not change a valid length of IPv4 options, but bounds it for the verifier. */
 #define OPTIONS_MASK 0x3c
 

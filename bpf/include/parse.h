@@ -174,7 +174,10 @@ static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p
 	return DROP_MALFORMED;
 done:
 	p->flow.protocol = next;
+	/* The verifier does not follow the difference of pointers. So it checks the rest once, not for each chain of headers. */
 	taken = c->pos - start;
+	asm volatile("" : "+r"(taken));
+	c->pos = start + (taken & CHAIN_MASK);
 	act = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p, length > taken ? length - taken : 0);
 	/* Neighbour discovery must not be fragmented (RFC 6980). */
 	if (p->split && (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER))
