@@ -59,10 +59,14 @@ const volatile bool observe_node;
 /* The packet goes to the host by a broadcast or anycast address. */
 #define TO_BROADCAST -2
 
+/* An agent changed the maps meanwhile. */
+#define CHANGED -3
+
 /* Returns the decision of the table in a slot on the destination after DNAT. slot becomes the
- * table and epoch of that verdict. Returns NO_VERDICT if the slot does not exist. here says that the packet
- * may be for this host. A global function, so that the verifier checks its loop only once. */
-__noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, int v6, int here)
+ * table and epoch of that verdict. Returns NO_VERDICT if the slot does not exist, CHANGED if the verdict may
+ * mix two states. here says that the packet may be for this host. A global function, so that the verifier
+ * checks it once, and not for each try. */
+__noinline int evaluate_once(__u32 index, struct slot *slot, const struct flow *to, int v6, int here)
 {
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &index);
 	struct ip dst;
@@ -72,19 +76,24 @@ __noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, i
 	if (!word || !slot || !to)
 		return NO_VERDICT;
 	dst = to->dst; /* Linux 6.1 accepts map keys only from the stack */
+	generation = current_generation();
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
 		return DECISION(ALLOW, CAUSE_SELF + EGRESS); /* a pod always reaches itself */
 	if (here && is_broadcast(&dst, v6))
 		return TO_BROADCAST;
-	for (int i = 0; i < VERDICT_TRIES; i++) {
-		generation = current_generation();
-		*(__u64 *)slot = *word;
-		decision = table_verdict(slot->table, EGRESS, class_of(&dst, v6), to->protocol, to->dst_port);
-		if (current_generation() == generation)
-			return decision;
-	}
-	return DENY;
+	decision = table_verdict(slot->table, EGRESS, class_of(&dst, v6), to->protocol, to->dst_port);
+	return current_generation() == generation ? decision : CHANGED;
+}
+
+/* Returns the decision of evaluate_once, as soon as it is not CHANGED. */
+static __always_inline int evaluate(__u32 index, struct slot *slot, const struct flow *to, bool v6, bool here)
+{
+	int decision = CHANGED;
+
+	for (int i = 0; i < VERDICT_TRIES && decision == CHANGED; i++)
+		decision = evaluate_once(index, slot, to, v6, here);
+	return decision == CHANGED ? DENY : decision;
 }
 
 /* Reports whether the pod of a slot is observed, or with NO_SLOT whether all pods are. */
