@@ -366,6 +366,8 @@ int to_pod(struct __sk_buff *skb)
 SEC("tc")
 int from_node(struct __sk_buff *skb)
 {
+	if (foreign) /* no device has it: packets between nodes stay in the host stack of the other CNI plugin */
+		return PASS;
 	switch (skb->protocol) {
 	case bpf_htons(ETH_P_IP):
 		return police_from_node(skb, false);
