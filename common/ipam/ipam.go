@@ -255,11 +255,15 @@ func (a *Allocator) drop(addr netip.Addr) {
 	}
 }
 
-// expire ends the quarantines that are over.
+// expire ends the quarantines that are over. One that would last longer than a whole quarantine began before the clock was
+// set back: it begins again.
 func (a *Allocator) expire(now time.Time) {
 	for addr, until := range a.free {
-		if !now.Before(until) {
+		switch rest := until.Sub(now); {
+		case rest <= 0:
 			a.endQuarantine(addr)
+		case rest > a.quarantine:
+			a.free[addr] = now.Add(a.quarantine)
 		}
 	}
 }

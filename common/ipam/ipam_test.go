@@ -167,6 +167,21 @@ func TestQuarantineIsNotShortened(t *testing.T) {
 	}
 }
 
+// TestClockIsSetBack checks that an address released while the clock was ahead returns after one quarantine.
+func TestClockIsSetBack(t *testing.T) {
+	a := newAllocator(t, nil, "10.0.0.0/30")
+	a.Release(addr("10.0.0.2"), t0.Add(24*time.Hour))
+	if _, err := a.Allocate("b", t0); err == nil {
+		t.Error("address was given out in quarantine")
+	}
+	if _, err := a.Allocate("b", t0.Add(30*time.Second-1)); err == nil {
+		t.Error("address was given out before one quarantine has passed")
+	}
+	if ips, err := a.Allocate("b", t0.Add(30*time.Second)); err != nil || ips[0] != addr("10.0.0.2") {
+		t.Errorf("got %v, %v one quarantine after the clock was set back", ips, err)
+	}
+}
+
 func TestRestore(t *testing.T) {
 	a := newAllocator(t, nil, "10.0.0.0/29", "fd00::/64")
 	for _, r := range []struct{ a, owner string }{{"10.0.0.2", "a"}, {"fd00::2", "a"}, {"10.0.0.4", "b"}, {"192.0.2.9", "old"}, {"10.0.0.2", "a"}} {
