@@ -5,6 +5,7 @@ package takeover
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ofPod reports whether a step of the kind changes one pod.
@@ -84,6 +85,14 @@ func (p *Plan) Boundary() int {
 	return 0
 }
 
+// Until is the number of steps that the next rollback leaves in force.
+func (p *Progress) Until() int {
+	if p.NeedsAgent() {
+		return p.Plan.Boundary()
+	}
+	return 0
+}
+
 // NeedsAgent reports whether an agent of mode policy must attach the pods again before they move to the bridge.
 func (p *Progress) NeedsAgent() bool { return p.Ran && !p.Given }
 
@@ -96,13 +105,28 @@ func (p *Progress) Return(save Journal) error {
 	return save(p)
 }
 
+// Remaining returns the steps that Forward does, in their order.
+func (p *Progress) Remaining() []Step { return p.Plan.Steps[p.Done:] }
+
+// Reversal returns the steps that Reverse reverses, in its order.
+func (p *Progress) Reversal(until int) []Step {
+	steps := slices.Clone(p.Plan.Steps[until:max(until, p.begun())])
+	slices.Reverse(steps)
+	return steps
+}
+
+// begun is the number of steps that are done, at least in part.
+func (p *Progress) begun() int {
+	if p.Back {
+		return p.Done
+	}
+	return min(p.Done+1, len(p.Plan.Steps))
+}
+
 // Reverse reverses the steps in the opposite order, the one that may be done in part first. The first steps
 // stay, up to the number in until.
 func Reverse(p *Progress, until int, s System, save Journal, say func(string)) error {
-	if !p.Back {
-		p.Back = true
-		p.Done = min(p.Done+1, len(p.Plan.Steps))
-	}
+	p.Done, p.Back = p.begun(), true
 	for ; p.Done > until; p.Done-- {
 		if err := save(p); err != nil {
 			return err

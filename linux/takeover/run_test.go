@@ -243,3 +243,38 @@ func FuzzJournal(f *testing.F) {
 		}
 	})
 }
+
+// Whatever has happened, the steps that are announced are those that follow.
+func TestAnnounced(t *testing.T) {
+	plan, _ := Make(node(), name)
+	describe := func(prefix string, steps []Step) (all []string) {
+		for _, s := range steps {
+			all = append(all, prefix+plan.Describe(s))
+		}
+		return all
+	}
+	for kill := 1; kill <= 2*len(plan.Steps); kill++ {
+		left := &memory{}
+		killed(func() error {
+			p, s := Begin(plan), &system{killAt: kill}
+			return errors.Join(Forward(p, s, left.save, silent), Reverse(p, p.Until(), s, left.save, silent))
+		})
+		for _, back := range []bool{false, true} {
+			s, file := &system{}, &memory{left.text}
+			p := file.load(t)
+			if p.Back && !back {
+				continue
+			}
+			var said []string
+			say := func(line string) { said = append(said, line) }
+			want, do := describe("", p.Remaining()), func() error { return Forward(p, s, file.save, say) }
+			if back {
+				until := p.Until()
+				want, do = describe("reverse: ", p.Reversal(until)), func() error { return Reverse(p, until, s, file.save, say) }
+			}
+			if err := do(); err != nil || !slices.Equal(said, want) {
+				t.Errorf("killed at %d, back %t: %v, said %q, announced %q", kill, back, err, said, want)
+			}
+		}
+	}
+}

@@ -137,7 +137,8 @@ func (e env) planCommand() *cobra.Command {
 		Use:   "plan --from flannel|bridge|kubenet",
 		Short: "Print the steps of the migration of this node, or why it cannot be migrated",
 		Long: `Print the steps that would move this node to mode full, in their order, or the reasons against it. The agent of mode
-policy may run meanwhile, and must have adopted all pods. Nothing is changed.
+policy may run meanwhile, and must have adopted all pods. Nothing is changed. Of a migration that has begun, print the steps that
+are left.
 
 On a Windows node it reads HNS, and compares the network with what an agent needs at its start. It prints the flags for the agent,
 or each difference, and the endpoints of pods that must be drained. The steps are those of an administrator: no command does them.
@@ -204,5 +205,6 @@ On a Windows node no command has changed anything. This one says how to go back,
 	}
 	o.registerStateDir(c)
 	o.registerBPFFS(c)
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the steps that would be reversed, and change nothing; the agent may run")
 	return c
 }

@@ -11,14 +11,69 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/migrate"
+	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
 func run(t *testing.T, args ...string) (status int, errs string) {
 	t.Helper()
+	status, _, errs = runBoth(t, args...)
+	return status, errs
+}
+
+func runBoth(t *testing.T, args ...string) (status int, text, errs string) {
+	t.Helper()
 	var out, err bytes.Buffer
 	e := cli.Env{Stdout: &out, Stderr: &err}
 	status = e.Run(t.Context(), append([]string{"migrate"}, args...), migrate.Commands(e)...)
-	return status, err.String()
+	return status, out.String(), err.String()
+}
+
+// A dry run of a migration that has begun prints what the next call would do, from the file of the progress, and changes nothing.
+func TestDryRunOfABegunMigration(t *testing.T) {
+	dir := t.TempDir()
+	plan := takeover.Plan{Network: takeover.Network{From: "bridge", Name: "n", ConfDir: dir}, Steps: []takeover.Step{
+		{Kind: takeover.SetSysctl, Path: "ipv4/conf/a/rp_filter", Was: "1", Value: "2"},
+		{Kind: takeover.KeepConf, Path: dir + "/10-n.conflist"}, {Kind: takeover.RemoveBridge}}}
+	first, second, third := "set sysctl net.ipv4.conf.a.rp_filter", "rename "+dir+"/10-n.conflist", "remove bridge"
+	to, back := []string{"run", "--dry-run", "--from", "bridge", "--state-dir", dir}, []string{"rollback", "--dry-run", "--state-dir", dir}
+	for _, c := range []struct {
+		name     string
+		progress *takeover.Progress
+		args     []string
+		status   int
+		want     []string
+		not      string
+	}{
+		{"nothing", nil, back, 0, []string{"no migration to reverse"}, "reverse:"},
+		{"interrupted, run", &takeover.Progress{Done: 1}, to, 0, []string{"1 of its 3 steps are done", second, third}, first},
+		{"interrupted, plan", &takeover.Progress{Done: 1}, []string{"plan", "--from", "bridge", "--state-dir", dir}, 0, []string{second, third}, first},
+		{"interrupted, of another network", &takeover.Progress{Done: 1}, []string{"plan", "--from", "flannel", "--state-dir", dir}, 2, []string{"give --from bridge"}, third},
+		{"interrupted, rollback", &takeover.Progress{Done: 1}, back, 0, []string{"2 steps", "reverse: " + second, "reverse: " + first, "--mode=policy"}, third},
+		{"being reversed, run", &takeover.Progress{Done: 1, Back: true}, to, 2, []string{"run migrate rollback"}, third},
+		{"being reversed, rollback", &takeover.Progress{Done: 1, Back: true}, back, 0, []string{"1 steps", "reverse: " + first}, second},
+		{"complete, rollback", &takeover.Progress{Done: 3, Ran: true}, back, 0, []string{"3 steps", "05-isthmus.conflist would be removed"}, "meanwhile"},
+		{"given back, rollback", &takeover.Progress{Done: 2, Back: true, Ran: true, Given: true}, back, 0, []string{"2 steps", "must run with --mode=policy meanwhile"}, third},
+	} {
+		if c.progress != nil {
+			c.progress.Version, c.progress.Plan = 1, plan
+			if err := takeover.Save(dir)(c.progress); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, _ := os.ReadFile(takeover.Path(dir))
+		status, text, errs := runBoth(t, c.args...)
+		if text += errs; status != c.status || strings.Contains(text, c.not) {
+			t.Errorf("%s: status %d, %q", c.name, status, text)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %q, want %q", c.name, text, want)
+			}
+		}
+		if after, _ := os.ReadFile(takeover.Path(dir)); !bytes.Equal(before, after) {
+			t.Errorf("%s: the progress changed", c.name)
+		}
+	}
 }
 
 // A command line or a network that cannot be read gives status 2 and one line with the remedy.

@@ -21,13 +21,34 @@ import (
 	"github.com/isthmus-net/isthmus/linux/takeover"
 )
 
-// plan prints the plan of this node, or the reasons against one.
+// plan prints the plan of this node, or the reasons against one. Of a migration that has begun it prints what is left to do.
 func (e env) plan(_ context.Context, o *options) error {
+	p, err := takeover.Load(o.stateDir)
+	if err != nil {
+		return err
+	}
+	if p != nil {
+		return e.continuation(p, o)
+	}
 	plan, reasons, err := makePlan(o)
 	if err != nil {
 		return err
 	}
 	return e.writePlan(plan, reasons, o)
+}
+
+// continuation prints the steps that migrate run would still do.
+func (e env) continuation(p *takeover.Progress, o *options) error {
+	switch {
+	case p.Plan.Network.From != o.from:
+		return otherNetwork(p)
+	case p.Back:
+		return errors.New("this migration is being reversed: run migrate rollback, and plan again")
+	}
+	fmt.Fprintf(e.Stderr, "a migration has begun: %d of its %d steps are done\n", p.Done, len(p.Plan.Steps))
+	rest := p.Plan
+	rest.Steps = p.Remaining()
+	return e.writePlan(&rest, nil, o)
 }
 
 // makePlan reads this node and plans its migration.

@@ -86,7 +86,7 @@ func (e env) forward(ctx context.Context, o *options) error {
 		fmt.Fprintf(e.Stdout, "this node is migrated already: start the agent with %s\n", strings.Join(p.Plan.AgentFlags(), " "))
 		return nil
 	case p.Plan.Network.From != o.from:
-		return fmt.Errorf("a migration from %s is in progress: give --from %s", p.Plan.Network.From, p.Plan.Network.From)
+		return otherNetwork(p)
 	default:
 		if err := onlyConf(p.Plan.Network); err != nil { // it may be new
 			return err
@@ -103,6 +103,28 @@ func (e env) forward(ctx context.Context, o *options) error {
 	return nil
 }
 
+func otherNetwork(p *takeover.Progress) error {
+	return fmt.Errorf("a migration from %s is in progress: give --from %s", p.Plan.Network.From, p.Plan.Network.From)
+}
+
+// previewReversal prints what backward would do now.
+func (e env) previewReversal(p *takeover.Progress) {
+	steps := p.Reversal(p.Until())
+	fmt.Fprintf(e.Stdout, "%d steps would be reversed:\n", len(steps))
+	for i, s := range steps {
+		fmt.Fprintf(e.Stdout, "%4d  reverse: %s\n", i+1, p.Plan.Describe(s))
+	}
+	switch {
+	case p.Returning():
+		fmt.Fprintln(e.Stdout, "the agent must run with --mode=policy meanwhile")
+	case p.NeedsAgent():
+		fmt.Fprintf(e.Stdout, "then %s would be removed: stop the agent before; after it, start the agent with --mode=policy, and run migrate rollback again\n",
+			filepath.Join(p.Plan.Network.ConfDir, install.ConfName))
+	default:
+		fmt.Fprintln(e.Stdout, "stop the agent before; after it, start the agent with --mode=policy")
+	}
+}
+
 // backward reverses a migration.
 func (e env) backward(ctx context.Context, o *options) error {
 	p, err := takeover.Load(o.stateDir)
@@ -111,6 +133,10 @@ func (e env) backward(ctx context.Context, o *options) error {
 	}
 	if p == nil {
 		fmt.Fprintln(e.Stdout, "this node has no migration to reverse")
+		return nil
+	}
+	if o.dryRun {
+		e.previewReversal(p)
 		return nil
 	}
 	if p.Returning() {
@@ -142,7 +168,7 @@ func (e env) beginReturn(p *takeover.Progress, n *node, o *options) error {
 			return fmt.Errorf("pod %s was created after the migration, and network %s does not know it: delete such pods first", r.Pod(), p.Plan.Network.Name)
 		}
 	}
-	if err := takeover.Reverse(p, p.Plan.Boundary(), n, takeover.Save(o.stateDir), e.say); err != nil {
+	if err := takeover.Reverse(p, p.Until(), n, takeover.Save(o.stateDir), e.say); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(p.Plan.Network.ConfDir, install.ConfName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
