@@ -9,13 +9,13 @@ import (
 
 // nodeAddresses returns the addresses of the node that reach all its pods, besides those that the State has.
 func (b *Backend) nodeAddresses() []netip.Addr {
-	all := slices.Concat(b.config.NodeAddresses, b.addresses.Addresses())
+	own := slices.Clone(b.config.NodeAddresses)
 	if b.config.Mode == L2Bridge {
 		for _, p := range b.config.PodCIDRs {
-			all = append(all, hostAddress(p))
+			own = append(own, hostAddress(p))
 		}
 	}
-	return all
+	return b.addresses.With(own)
 }
 
 // Outdated implements dataplane.Dependent.

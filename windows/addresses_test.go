@@ -80,6 +80,10 @@ func TestHostAddressesReachPods(t *testing.T) {
 		if n.readAddresses() {
 			t.Error("an Apply is asked for although nothing changed")
 		}
+		host.have("172.16.0.5", "10.0.3.9", "fd00:5::5", "192.168.0.1", "10.0.1.2") // the last ones are those of the Node and of its network
+		if n.readAddresses() {
+			t.Error("an Apply is asked for although the node has these addresses anyway")
+		}
 
 		host.have("172.16.0.5", "198.51.100.3", "fd00:5::6") // two came, one went
 		if !n.readAddresses() {

@@ -272,7 +272,7 @@ func (b *Backend) Faults() (all []string) {
 
 // nodeAddresses returns the addresses of the node that reach all its pods, besides those that the State has.
 func (b *Backend) nodeAddresses() []netip.Addr {
-	return slices.Concat(b.config.NodeAddresses, b.addresses.Addresses())
+	return b.addresses.With(b.config.NodeAddresses)
 }
 
 // Outdated implements dataplane.Dependent.

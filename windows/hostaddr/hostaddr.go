@@ -107,8 +107,12 @@ func (w *Watch) take(present []netip.Addr, now time.Time) {
 // address, and has no zone.
 func Usable(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
 
-// Addresses returns the addresses that count, sorted. The caller must not change them.
-func (w *Watch) Addresses() []netip.Addr { return w.current }
+// With returns the addresses that count and more ones, sorted, each once.
+func (w *Watch) With(more []netip.Addr) []netip.Addr {
+	all := slices.Concat(more, w.current)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
 
 // Problems returns what prevents the Watch from knowing the addresses, each with the remedy.
 func (w *Watch) Problems() []string { return w.problems }

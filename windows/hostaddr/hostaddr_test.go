@@ -55,7 +55,7 @@ func TestWatch(t *testing.T) {
 		h.err = step.err
 		w.Sync(start.Add(time.Duration(step.at) * time.Second))
 		said := strings.Join(w.Problems(), "|")
-		if got := fmt.Sprint(w.Addresses()); got != step.want || step.says == "" && said != "" || !strings.Contains(said, step.says) {
+		if got := fmt.Sprint(w.With(nil)); got != step.want || step.says == "" && said != "" || !strings.Contains(said, step.says) {
 			t.Errorf("step %d: %s, says %q; want %s, %q", i, got, said, step.want, step.says)
 		}
 	}
@@ -72,8 +72,21 @@ func TestMax(t *testing.T) {
 	}
 	w := New(Config{Read: func() ([]netip.Addr, error) { return all, nil }})
 	w.Sync(time.Now())
-	if got := w.Addresses(); len(got) != Max || got[Max-1] != all[Max-1] || len(w.Problems()) != 1 {
+	if got := w.With(nil); len(got) != Max || got[Max-1] != all[Max-1] || len(w.Problems()) != 1 {
 		t.Errorf("%d addresses, problems %q", len(got), w.Problems())
+	}
+}
+
+// TestWith: addresses that are known from elsewhere, too, count once.
+func TestWith(t *testing.T) {
+	h := &host{}
+	h.has("10.0.0.2", "fd00::1")
+	w := New(Config{Read: h.read})
+	w.Sync(time.Now())
+	more := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.9")}
+	before := fmt.Sprint(more)
+	if got, want := fmt.Sprint(w.With(more)), "[10.0.0.1 10.0.0.2 10.0.0.9 fd00::1]"; got != want || fmt.Sprint(more) != before {
+		t.Errorf("%s of %s, want %s", got, more, want)
 	}
 }
 
