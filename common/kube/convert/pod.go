@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -32,7 +33,8 @@ type podManifest struct {
 func convertPodManifest(o *corev1.Pod, s Strictness) Result {
 	pod, errs := convertPod(o, s)
 	wants, more := nodeSelector(o.Spec.NodeSelector, field.NewPath("spec", "nodeSelector"))
-	return Result{Value: podManifest{pod, wants}, Errs: append(errs, more...)}
+	_, _, notes := hostPorts(&o.Spec, field.NewPath("spec"))
+	return Result{Value: podManifest{pod, wants}, Warnings: notes, Errs: append(errs, more...)}
 }
 
 func putPod(o *model.Objects, v any) {
@@ -63,7 +65,8 @@ func convertPod(p *corev1.Pod, s Strictness) (*model.Pod, field.ErrorList) {
 		pod.Started = started(&p.Status)
 	}
 	pod.Ports, more = namedPorts(&p.Spec, field.NewPath("spec"))
-	pod.HostPorts = hostPorts(&p.Spec)
+	errs = append(errs, more...)
+	pod.HostPorts, more, _ = hostPorts(&p.Spec, field.NewPath("spec"))
 	return pod, append(errs, more...)
 }
 
@@ -110,26 +113,33 @@ func podIPs(status *corev1.PodStatus, path *field.Path) ([]netip.Addr, field.Err
 	return ips, errs
 }
 
-// hostPorts lists the host ports of all containers that namedPorts reads. It omits those that are not valid.
-func hostPorts(spec *corev1.PodSpec) (all []model.HostPort) {
-	if spec.HostNetwork {
-		return nil // its containers listen on the node itself
-	}
-	eachContainer(spec, func(c *corev1.Container, _ *field.Path) {
+// hostPorts lists the host ports of all containers that namedPorts reads. It omits those that are not valid. An API server stores
+// any text as hostIP, so that is no error.
+func hostPorts(spec *corev1.PodSpec, path *field.Path) (all []model.HostPort, errs field.ErrorList, notes []Remark) {
+	eachContainer(spec, func(c *corev1.Container, path *field.Path) {
 		for i := range c.Ports {
-			p := &c.Ports[i]
+			p, path := &c.Ports[i], path.Child("ports").Index(i)
 			if p.HostPort == 0 {
 				continue
 			}
-			n, errs := namedPort(p, nil)
-			number, more := portNumber(p.HostPort, nil)
+			n, invalid := namedPort(p, path) // namedPorts reports it
+			number, more := portNumber(p.HostPort, path.Child("hostPort"))
+			errs = append(errs, more...)
 			at, err := netip.ParseAddr(p.HostIP)
-			if len(errs)+len(more) == 0 && (err == nil || p.HostIP == "") {
+			if err != nil && p.HostIP != "" {
+				notes = append(notes, Remark{Field: path.Child("hostIP").String(),
+					Detail: fmt.Sprintf("%q is not an IP address such as 10.9.8.7: no node can forward this host port", Bounded(p.HostIP, MaxValue))})
+				continue
+			}
+			if len(invalid)+len(more) == 0 {
 				all = append(all, model.HostPort{Address: at.Unmap(), Number: number, Protocol: n.Protocol, Port: n.Port})
 			}
 		}
-	}, nil)
-	return all
+	}, path)
+	if spec.HostNetwork {
+		all = nil // its containers listen on the node itself
+	}
+	return all, errs, notes
 }
 
 // eachContainer calls a function for all long-running containers: the regular ones and the restartable init containers.

@@ -28,6 +28,7 @@ type Workload struct {
 	hostNetwork bool
 	node        string
 	fixedIPs    string
+	notes       []Remark // on parts of the template that are not used
 	// NodeSelector is what the template requires of a node; for a DaemonSet it includes required affinity.
 	NodeSelector model.Selector
 	affinity     []model.Selector
@@ -57,7 +58,7 @@ func workloadKind[T any, P apiObject[T]](name, group string, parts func(*T) work
 		Read: reads[T, P](func(o *T, s Strictness) Result {
 			p := parts(o)
 			w, errs := convertWorkload(p)
-			return Result{Value: &w, Warnings: p.mismatch(), Errs: append(validateMeta(p.meta, true, s), errs...)}
+			return Result{Value: &w, Warnings: append(p.mismatch(), w.notes...), Errs: append(validateMeta(p.meta, true, s), errs...)}
 		})}
 }
 
@@ -168,7 +169,9 @@ func convertWorkload(parts workloadParts) (Workload, field.ErrorList) {
 	}
 	errs = append(errs, validateLabels(t.Labels, parts.templatePath.Child("metadata", "labels"))...)
 	ports, more := namedPorts(&t.Spec, parts.templatePath.Child("spec"))
-	w.ports, w.hostPorts = ports, hostPorts(&t.Spec)
+	errs = append(errs, more...)
+	w.ports = ports
+	w.hostPorts, more, w.notes = hostPorts(&t.Spec, parts.templatePath.Child("spec"))
 	errs = append(errs, more...)
 	w.NodeSelector, more = nodeSelector(t.Spec.NodeSelector, parts.templatePath.Child("spec", "nodeSelector"))
 	errs = append(errs, more...)
