@@ -72,7 +72,7 @@ func (c Config) chain(name string) (string, bool, error) {
 		if err != nil {
 			return "", false, err
 		}
-		wrap := strings.TrimSuffix(name, filepath.Ext(name)) + wrapSuffix
+		wrap := wrapOf(name)
 		wrote, err := replace(filepath.Join(c.ConfDir, wrap), append(list, '\n'), mode)
 		return wrap, wrote, err
 	}
@@ -83,6 +83,9 @@ func (c Config) chain(name string) (string, bool, error) {
 	wrote, err := c.edit(name, text, list, mode)
 	return name, wrote, err
 }
+
+// wrapOf is the name of the list that wraps a configuration of one plugin.
+func wrapOf(name string) string { return strings.TrimSuffix(name, filepath.Ext(name)) + wrapSuffix }
 
 // edit replaces a file of another component, unless it changed since it was read.
 func (c Config) edit(name string, was, list []byte, mode fs.FileMode) (bool, error) {
@@ -160,7 +163,9 @@ func (c Config) unchain() error {
 	}
 	for _, n := range names {
 		path := filepath.Join(c.ConfDir, n)
-		errs = append(errs, ignoreMissing(os.Remove(part(path))))
+		for _, p := range []string{path, filepath.Join(c.ConfDir, wrapOf(n))} { // of an agent that was killed while it wrote
+			errs = append(errs, ignoreMissing(os.Remove(part(p))))
+		}
 		for {
 			text, mode, err := c.read(n)
 			if errors.Is(err, errLink) || errors.Is(err, fs.ErrNotExist) {

@@ -313,6 +313,20 @@ func TestChainRefuses(t *testing.T) {
 	}
 }
 
+// TestRemoveAfterInterruption checks that nothing is left of an agent that was killed while it wrote, also the first time.
+func TestRemoveAfterInterruption(t *testing.T) {
+	before := map[string]string{"10-single.conf": theirConf, "20-list.conflist": theirList, "30-single.json": theirConf}
+	c := chained(t, before)
+	want := files(t, c)
+	for _, name := range []string{"10-single-isthmus.conflist", "20-list.conflist", "30-single-isthmus.conflist"} {
+		put(t, filepath.Join(c.ConfDir, name+".part"), "{", 0o600)
+	}
+	remove(t, c)
+	if got := files(t, c); !slices.Equal(got, want) {
+		t.Errorf("files %v, want %v", got, want)
+	}
+}
+
 // TestRemoveKeepsListsOfOthers checks that lists that an administrator wrote for mode full stay.
 func TestRemoveKeepsListsOfOthers(t *testing.T) {
 	const own = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"isthmus-cni"},{"type":"tuning"}]}`
