@@ -153,7 +153,7 @@ headers: {{ quote . }}
 
 {{/* Settings of one system that go into the ConfigMap: (dict "root" $ "own" values). Empty if there are none. */}}
 {{- define "isthmus.config" -}}
-{{- with merge (deepCopy .own.config) .root.Values.agent.config }}
+{{- with mergeOverwrite (deepCopy .root.Values.agent.config) .own.config }}
 {{- toYaml . }}
 {{- end }}
 {{- end }}
