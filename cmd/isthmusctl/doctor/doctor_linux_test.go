@@ -99,7 +99,7 @@ func (n *examined) emptyRoot() {
 	n.expect("layout of maps", Warning, "isthmus/v2 is of an older version")
 	put(n.t, filepath.Join(pins, newer, "slots"), "", 0o600)
 	n.expect("layout of maps", Bad, newer+", which are in force, and this one has layout "+ours+": run that agent")
-	n.expect("uplink", Bad, "there is no default route")
+	n.expect("uplink", Bad, "no default route")
 	n.expect("interfaces", Good, "")
 	n.expect("packet filter", Good, "")
 	n.expect("kernel", Good, "release")
@@ -142,10 +142,30 @@ func (n *examined) links() {
 		if err := netlink.LinkSetUp(uplink); err != nil {
 			return err
 		}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Index, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Scope: netlink.SCOPE_LINK})
+		return netlink.AddrAdd(uplink, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("2001:db8::1"), Mask: net.CIDRMask(64, 128)}})
 	})
 	n.expect("interfaces", Warning, "Calico: cali0123456789a")
 	n.expect("interfaces", Warning, "cni0")
+	n.uplink()
+}
+
+// uplink checks the interface to other nodes: one that is named needs no default route, and that of IPv6 counts.
+func (n *examined) uplink() {
+	n.expect("uplink", Bad, "no default route")
+	n.c.Uplink = "eth0"
+	n.expect("uplink", Warning, "eth0 has MTU 1300")
+	n.c.Uplink = "eth7"
+	n.expect("uplink", Bad, "find uplink eth7")
+	n.c.Uplink = "cni0"
+	n.expect("uplink", Bad, "uplink cni0 has no global address")
+	n.c.Uplink = ""
+	n.inside(func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}})
+	})
 	n.expect("uplink", Warning, "eth0 has MTU 1300")
 }
 

@@ -56,6 +56,8 @@ type Config struct {
 	// AgentRuns: the agent answers, so that MetricsPort is in use by it.
 	VXLANPort, MetricsPort int
 	AgentRuns              bool
+	// Uplink is the interface to other nodes (Linux); empty for that of the default route.
+	Uplink string
 	// Confined reports whether the API server prevents the agent's credentials from changing
 	// labels of a Node; nil without such credentials.
 	Confined func(context.Context) (bool, error)

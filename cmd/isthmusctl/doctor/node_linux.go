@@ -145,38 +145,20 @@ func (c Config) checkCgroups() []Finding {
 	return []Finding{{Check: "cgroups", Severity: Good, What: "version 2"}}
 }
 
-// checkUplink checks the interface of the default route.
+// checkUplink checks the interface to other nodes that the agent would use.
 func (c Config) checkUplink() []Finding {
 	const check = "uplink"
-	name, err := defaultInterface(threadNet + "route")
+	up, err := fabric.FindUplink(c.Uplink)
 	if err != nil {
-		return []Finding{{check, Bad, err.Error(), "the agent uses the interface of the default route to reach the other nodes", "add a default route, or start the agent with --uplink"}}
-	}
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return []Finding{{check, Unknown, err.Error(), "pods get its MTU", "look at ip link"}}
+		return []Finding{{check, Bad, err.Error(), "the agent reaches the other nodes by the interface of the default route, or by that of its --uplink", "add a default route, or give the name to the agent and to doctor with --uplink"}}
 	}
 	switch {
-	case i.MTU < 1280:
-		return []Finding{{check, Bad, fmt.Sprintf("%s has MTU %d", name, i.MTU), "IPv6 needs 1280, and pods get the same MTU", "set an MTU of at least 1280"}}
-	case i.MTU < 1330:
-		return []Finding{{check, Warning, fmt.Sprintf("%s has MTU %d", name, i.MTU), "an overlay takes 50 bytes of it, and IPv6 needs 1280 of the rest", "set an MTU of at least 1330"}}
+	case up.MTU < 1280:
+		return []Finding{{check, Bad, fmt.Sprintf("%s has MTU %d", up.Name, up.MTU), "IPv6 needs 1280, and pods get the same MTU", "set an MTU of at least 1280"}}
+	case up.MTU < 1330:
+		return []Finding{{check, Warning, fmt.Sprintf("%s has MTU %d", up.Name, up.MTU), "an overlay takes 50 bytes of it, and IPv6 needs 1280 of the rest", "set an MTU of at least 1330"}}
 	}
-	return []Finding{{Check: check, Severity: Good, What: fmt.Sprintf("%s, MTU %d", name, i.MTU)}}
-}
-
-// defaultInterface reads the IPv4 routing table of the kernel (fib_trie.c).
-func defaultInterface(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) >= 8 && f[1] == "00000000" && f[7] == "00000000" {
-			return f[0], nil
-		}
-	}
-	return "", fmt.Errorf("there is no default route")
+	return []Finding{{Check: check, Severity: Good, What: fmt.Sprintf("%s, MTU %d", up.Name, up.MTU)}}
 }
 
 // checkCloud warns of the check of source addresses. A machine that names no vendor is on no cloud.

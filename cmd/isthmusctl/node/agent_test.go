@@ -35,10 +35,11 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // node is an agent with a data path in memory, behind a real socket.
 type node struct {
-	t      *testing.T
-	socket string
-	fake   *dataplanetest.Fake
-	agent  *agent.Agent
+	t        *testing.T
+	socket   string
+	fake     *dataplanetest.Fake
+	agent    *agent.Agent
+	settings []string // of the agent
 	// level is the level of logger, which writes to log.
 	level  *loglevel.Level
 	logger *slog.Logger
@@ -84,6 +85,7 @@ func newNode(t *testing.T, options ...func(*node)) *node {
 	for _, set := range options {
 		set(n)
 	}
+	c.Settings = n.settings
 	if n.agent, err = agent.New(c, log); err != nil {
 		t.Fatal(err)
 	}

@@ -123,6 +123,7 @@ func (e env) dump(ctx context.Context, s *shared, request *isthmusv1.DumpRequest
 func addDoctor(ctx context.Context, b *inspect.Bundle) error {
 	cfg := defaultDoctor()
 	cfg.AgentRuns, cfg.VXLANPort, cfg.MetricsPort = true, 4789, 9470
+	useSettings(&cfg, b.About.Settings, func(string) bool { return false })
 	var text bytes.Buffer
 	if err := cli.EncodeKind(&text, "json", "DoctorReport", map[string]any{"findings": cfg.Examine(ctx)}); err != nil {
 		return err

@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/doctor"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 )
 
@@ -28,6 +32,41 @@ func defaultDoctor() doctor.Config {
 		return doctor.Config{CNIBinDir: `C:\Program Files\containerd\cni\bin`, CNIConfDir: `C:\Program Files\containerd\cni\conf`}
 	}
 	return doctor.Config{Root: "/", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d"}
+}
+
+// useSettings takes over the settings of the running agent, each as --NAME=VALUE, but for those that the command line of doctor
+// gives. The paths of an agent in a pod are those of its mounts, so one that does not exist here counts for nothing.
+func useSettings(cfg *doctor.Config, settings []string, given func(flag string) bool) {
+	if !given("mode") {
+		cfg.Mode = "full"
+	}
+	for _, setting := range settings {
+		name, value, _ := strings.Cut(strings.TrimPrefix(setting, "--"), "=")
+		if given(name) || name == "http-address" && given("metrics-port") {
+			continue
+		}
+		_, missing := os.Stat(filepath.Join(cfg.Root, value))
+		switch name {
+		case "cni-bin-dir":
+			if missing == nil {
+				cfg.CNIBinDir = value
+			}
+		case "cni-conf-dir":
+			if missing == nil {
+				cfg.CNIConfDir = value
+			}
+		case "mode":
+			cfg.Mode = value
+		case "uplink":
+			cfg.Uplink = value
+		case "vxlan-port":
+			cfg.VXLANPort, _ = strconv.Atoi(value) // the agent has checked it
+		case "http-address":
+			if _, port, err := net.SplitHostPort(value); err == nil {
+				cfg.MetricsPort, _ = strconv.Atoi(port)
+			}
+		}
+	}
 }
 
 func (e env) doctorCommand() *cobra.Command {
@@ -41,7 +80,8 @@ func (e env) doctorCommand() *cobra.Command {
 policies: kernel or Windows build, mounts, uplink, ports, remains of other
 networks, settings of kube-proxy. In the agent's pod, or with --kubeconfig, also
 check the permissions of the agent's credentials. The command needs no agent and
-changes nothing. Exit status 0 if there is no error, 1 if there is one, 2 if the
+changes nothing. If an agent runs, what its flags say counts, unless a flag here
+says something else. Exit status 0 if there is no error, 1 if there is one, 2 if the
 command line is invalid. Beside another CNI (--mode policy) it names the network,
 its version, and policy engines of other projects. --all-nodes runs it in the
 agent pods of all nodes, with the settings of the pods.`,
@@ -64,7 +104,12 @@ agent pods of all nodes, with the settings of the pods.`,
 					return fmt.Errorf("--%s %d: give a port from 1 to 65535", name, port)
 				}
 			}
-			cfg.AgentRuns = e.answers(c.Context(), agent)
+			if cfg.AgentRuns = e.answers(c.Context(), agent); cfg.AgentRuns {
+				b, err := e.dump(c.Context(), &shared{socket: agent, timeout: agentAnswers}, &isthmusv1.DumpRequest{Policies: true})
+				if err == nil {
+					useSettings(&cfg, b.About.Settings, c.Flags().Changed)
+				}
+			}
 			if kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 				cfg.Confined = func(ctx context.Context) (bool, error) { return confined(ctx, kubeconfig, node) }
 			}
@@ -93,10 +138,14 @@ agent pods of all nodes, with the settings of the pods.`,
 	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the container runtime's directory of CNI plugins")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "the container runtime's directory of CNI configurations")
 	f.StringVar(&cfg.Mode, "mode", "", "the agent's --mode; default: policy if isthmus-cni follows another plugin in the CNI configuration, else full")
+	f.StringVar(&cfg.Uplink, "uplink", "", "the agent's --uplink (Linux)")
 	f.IntVar(&cfg.VXLANPort, "vxlan-port", 4789, "UDP port of the overlay")
 	f.IntVar(&cfg.MetricsPort, "metrics-port", 9470, "TCP port of the agent's --http-address")
 	return c
 }
+
+// agentAnswers bounds how long doctor waits for the settings of the agent.
+const agentAnswers = 5 * time.Second
 
 // checkMode checks --mode for an operating system.
 func checkMode(mode, goos string) error {
