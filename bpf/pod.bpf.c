@@ -278,6 +278,9 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 		act = parse_any(skb, p, v6);
 		if (act)
 			return drop(skb, l, p, act);
+		/* Policy decides on the destination of a packet. A router would send it on to others, and a receiver its answers. */
+		if (p->routed && (v6 ? from_pod : source_routed(skb)))
+			return drop(skb, l, p, DROP_MALFORMED);
 		if (l->host && p->split && !skb->sk) { /* what the host sends has a socket */
 			l->host = false;
 			l->device = DEVICE_LOST;

@@ -111,7 +111,7 @@ struct packet {
 	__u8 v6;
 	__u8 icmp; /* type of an ICMP message */
 	__u8 split; /* whether IPv6 has a fragment header, also one of a whole packet */
-	__u8 pad;
+	__u8 routed; /* whether IPv4 has options, IPv6 a routing header */
 	__u32 id;   /* of a fragment, byte order as on the wire */
 	__be32 seq; /* of TCP, as is ack */
 	__be32 ack;

@@ -24,7 +24,42 @@ __noinline enum outcome parse_any(struct __sk_buff *skb, struct packet *p, int v
 	c.end = (void *)(long)skb->data_end;
 	__builtin_memset(p, 0, sizeof(*p));
 	p->v6 = v6;
-	return v6 ? parse_ip6(&c, p) : parse_ip4(&c, p);
+	return v6 ? parse_ip6(&c, p, true) : parse_ip4(&c, p);
+}
+
+#define IP4_OPTION_END 0
+#define IP4_OPTION_NONE 1
+#define IP4_LOOSE_ROUTE 131
+#define IP4_STRICT_ROUTE 137
+#define IP4_OPTIONS 40 /* the most */
+
+/* Returns the offset of what follows the IPv4 option at an offset, or 0 for a source route and an invalid length. A global function,
+ * so that its caller's loop has one state for the verifier. */
+__noinline int option_after(struct __sk_buff *skb, __u32 at)
+{
+	__u8 byte;
+
+	if (bpf_skb_load_bytes(skb, at, &byte, 1) || byte == IP4_LOOSE_ROUTE || byte == IP4_STRICT_ROUTE)
+		return 0;
+	if (byte == IP4_OPTION_END)
+		return MAX_HEADERS; /* the rest is padding */
+	if (byte == IP4_OPTION_NONE)
+		return at + 1;
+	return bpf_skb_load_bytes(skb, at + 1, &byte, 1) || byte < 2 ? 0 : at + byte;
+}
+
+/* Reports whether an IPv4 packet has a source route. */
+__noinline int source_routed(struct __sk_buff *skb)
+{
+	__u32 at = sizeof(struct ethhdr) + sizeof(struct iphdr), end;
+	__u8 length;
+
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &length, 1))
+		return true;
+	end = sizeof(struct ethhdr) + (length & 0xf) * 4;
+	for (int i = 0; i < IP4_OPTIONS && at && at < end; i++)
+		at = option_after(skb, at);
+	return !at;
 }
 
 /* Reports whether a packet is ICMP directly after the IP header. */

@@ -40,7 +40,7 @@ enum outcome {
 	ACT_UNKNOWN = -7,      /* not decided: the flow has left the flow table meanwhile */
 	DROP_NO_ENDPOINT = 4,  /* interface without an entry in endpoints */
 	DROP_NOT_IP = 5,       /* neither IPv4, IPv6 nor ARP */
-	DROP_MALFORMED = 6,    /* headers that do not fit the packet */
+	DROP_MALFORMED = 6,    /* headers that do not fit the packet, or name further destinations */
 	DROP_SPOOFED = 7,      /* source MAC or address is not valid on that interface */
 	DROP_FRAGMENT = 8,     /* later fragment that arrives before the first one */
 	DROP_REVOKED = 9,      /* packet of a flow that policy no longer allows */

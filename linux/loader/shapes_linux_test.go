@@ -145,8 +145,8 @@ func TestExtensionHeaderChains(t *testing.T) {
 	}{
 		"hop by hop":              {hopByHop, [][]byte{extension(tcpNext, 8)}},
 		"long hop by hop":         {hopByHop, [][]byte{extension(tcpNext, 64)}},
-		"in the order of the RFC": {hopByHop, [][]byte{extension(options, 8), extension(routing, 16), extension(fragmented, 24), append([]byte{options}, whole[1:]...), extension(tcpNext, 8)}},
-		"routing":                 {routing, [][]byte{extension(tcpNext, 24)}},
+		"in the order of the RFC": {hopByHop, [][]byte{extension(options, 16), extension(fragmented, 24), append([]byte{options}, whole[1:]...), extension(tcpNext, 8)}},
+		"options":                 {options, [][]byte{extension(tcpNext, 24)}},
 		"whole fragment":          {fragmented, [][]byte{whole}},
 		"authentication":          {ah, [][]byte{authentication(tcpNext)}},
 		"authentication, options": {ah, [][]byte{authentication(options), extension(tcpNext, 16)}},
@@ -158,6 +158,39 @@ func TestExtensionHeaderChains(t *testing.T) {
 			b.expect(out, chain(out, c.first, c.headers, tcp(port, 80, "S")), true, bpfobj.CountEgressAllow)
 			b.expect(in, frame(in, ip6(in, layers.IPProtocolTCP), tcp(80, port, "SA")), true, nothing)
 		})
+	}
+}
+
+// A pod sends no packet that routers would send on to other destinations than the one that policy decides on: with a routing header,
+// whatever it holds, or with a source route of IPv4. Nor does it receive one with a source route.
+func TestSourceRoutes(t *testing.T) {
+	b := newBench(t)
+	b.under(tableOpen)
+	left := []byte{tcpNext, 2, 4, 1, 23: 0}
+	b.expect(out, chain(out, routing, [][]byte{left}, tcp(1000, 80, "S")), false, bpfobj.DropMalformed)
+	b.expect(out, chain(out, routing, [][]byte{extension(tcpNext, 8)}, tcp(1000, 80, "S")), false, bpfobj.DropMalformed)
+	b.expect(out, chain(out, options, [][]byte{extension(routing, 8), left}, tcp(1000, 80, "S")), false, bpfobj.DropMalformed)
+	b.expect(out, chain(out, routing, [][]byte{extension(options, 8), extension(tcpNext, 8)}, tcp(1000, 80, "S")), false, bpfobj.DropMalformed)
+	b.expect(in, chain(in, routing, [][]byte{extension(tcpNext, 8)}, tcp(1000, 80, "S")), true, bpfobj.CountIngressAllow)
+	none := layers.IPv4Option{OptionType: 1}
+	record := layers.IPv4Option{OptionType: 7, OptionLength: 7, OptionData: []byte{8, 131, 137, 131}}
+	for d, allowed := range map[way]int{out: bpfobj.CountEgressAllow, in: bpfobj.CountIngressAllow} {
+		for _, kind := range []uint8{131, 137} {
+			route := layers.IPv4Option{OptionType: kind, OptionLength: 7, OptionData: []byte{4, 10, 0, 0, 9}}
+			with := func(options ...layers.IPv4Option) []byte {
+				h := ip4(d, layers.IPProtocolTCP)
+				h.Options = options
+				return frame(d, h, tcp(uint16(kind), 80, "S"))
+			}
+			b.expect(d, with(route, none), false, bpfobj.DropMalformed)
+			b.expect(d, with(none, record, route), false, bpfobj.DropMalformed)
+			b.expect(d, with(record, none), true, allowed)
+			raw := with(none, none, none, none, none, none, none, none, none, none, none, none)
+			copy(raw[14+20:], []byte{0, kind, 7, 4, 10, 0, 0, 9}) // padding
+			b.expect(d, raw, true, nothing)
+			copy(raw[14+20:], []byte{7, 1}) // too short
+			b.expect(d, raw, false, bpfobj.DropMalformed)
+		}
 	}
 }
 

@@ -115,6 +115,9 @@ func appendIP(b []byte, p *reference.Packet) []byte {
 	for range p.Options {
 		b = append(b, 1) // no operation
 	}
+	if p.SourceRoute != 0 && p.Options > 0 { // without hops
+		copy(b[len(b)-3:], []byte{p.SourceRoute, 3, 4})
+	}
 	return appendTransport(b, p)
 }
 

@@ -142,11 +142,7 @@ func (g *generator) shape(p *reference.Packet) {
 	case 1:
 		p.Size = pick(g, 1400, 1452, 1480, 2000)
 	case 2, 3:
-		if p.V6() {
-			g.extend(p)
-		} else {
-			p.Options = 4 * (1 + g.r.IntN(10))
-		}
+		g.extend(p)
 	case 4:
 		if g.chance(50) {
 			g.extend(p)
@@ -166,6 +162,9 @@ func (g *generator) shape(p *reference.Packet) {
 func (g *generator) extend(p *reference.Packet) {
 	if !p.V6() {
 		p.Options = 4 * (1 + g.r.IntN(10))
+		if g.chance(10) {
+			p.SourceRoute = pick[uint8](g, 131, 137)
+		}
 		return
 	}
 	more := 60 + g.r.IntN(35)

@@ -59,7 +59,7 @@ func simplify(s Step) (all []Step) {
 		func(s *Step, _ *reference.Packet) { s.Copied, s.Raised = false, false },
 		func(_ *Step, p *reference.Packet) { p.Size = 0 },
 		func(_ *Step, p *reference.Packet) { p.Hops = 0 },
-		func(_ *Step, p *reference.Packet) { p.Options = 0 },
+		func(_ *Step, p *reference.Packet) { p.Options, p.SourceRoute = 0, 0 },
 		func(_ *Step, p *reference.Packet) { p.Extensions, p.Behind = nil, 0 },
 		func(_ *Step, p *reference.Packet) { p.Cut, p.Claims = 0, 0 },
 		func(_ *Step, p *reference.Packet) { p.Fragment, p.ID, p.Behind = 0, 0, 0 },

@@ -21,6 +21,8 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 		return drop("neither IP nor ARP")
 	case p.malformed():
 		return drop("malformed")
+	case p.sourceRouted() || p.hasRoutingHeader():
+		return drop("a route to other destinations")
 	}
 	if discovery, router := p.IsDiscovery(); discovery {
 		if !router && n.discovers(pod, p) {

@@ -60,6 +60,8 @@ type Packet struct {
 	Hops uint8 `json:"hops,omitempty"`
 	// Options are bytes of IPv4 options, a multiple of 4.
 	Options int `json:"options,omitempty"`
+	// SourceRoute is the type of the last option: 131 or 137 for a source route, 0 for none.
+	SourceRoute uint8 `json:"sourceRoute,omitempty"`
 	// Extensions are the IPv6 extension headers: the protocol number, plus 256 for each eight bytes after the
 	// first eight. 44 is a fragment header of a packet that is not fragmented.
 	Extensions []int `json:"extensions,omitempty"`
@@ -170,6 +172,18 @@ func (p *Packet) IsDiscovery() (discovery, router bool) {
 		return p.HopLimit() == 1 && link && (p.Src.IsLinkLocalUnicast() || p.Src.IsUnspecified()), false
 	}
 	return false, false
+}
+
+// sourceRouted reports whether an IPv4 packet names further destinations.
+func (p *Packet) sourceRouted() bool { return !p.V6() && p.Options > 0 && p.SourceRoute != 0 }
+
+// hasRoutingHeader reports whether a routing header is among the extension headers that the packet path reads.
+func (p *Packet) hasRoutingHeader() bool {
+	read := p.Extensions
+	if p.Fragment == LaterFragment {
+		read = read[:len(read)-p.Behind]
+	}
+	return p.V6() && slices.Contains(read, 43)
 }
 
 // network is the length of the IP header with options or extensions.

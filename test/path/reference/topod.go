@@ -23,6 +23,8 @@ func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender func(p *Packet, src
 		return drop("neither IP nor ARP")
 	case p.malformed():
 		return drop("malformed")
+	case p.sourceRouted():
+		return drop("a route to other destinations")
 	}
 	if discovery, _ := p.IsDiscovery(); discovery && device == Host {
 		return Verdict{Fate: ToStack, Why: "neighbour discovery of the host"}
