@@ -4,15 +4,20 @@ package linux_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // On a bridge, pods hear each other's neighbour discovery. A pod can claim only its own address, also if its policy
@@ -59,6 +64,101 @@ func TestAttackNeighbourOnBridge(t *testing.T) {
 			t.Errorf("got through: an advertisement of %s", what)
 		}
 	}
+}
+
+// A host that gets an address asks first whether another host has it. A pod that asks for the same address at that time claims it.
+// Another pod on the bridge gets its address all the same.
+func TestAttackDuplicateAddress(t *testing.T) {
+	t.Parallel()
+	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.apply()
+	for l.idle() {
+	}
+	wa, wb := l.wire(a, "eth0"), l.wire(b, "eth0")
+	const wanted = "fd01::77"
+	ask := func(target string) []byte {
+		ip := ipHeader("::", "ff02::1:ff00:77", layers.IPProtocolICMPv6).(*layers.IPv6)
+		ip.HopLimit = 255
+		icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
+		return packet(wa.mac, net.HardwareAddr{0x33, 0x33, 0xff, 0, 0, 0x77}, ip, icmp, gopacket.Payload(append(make([]byte, 4), net.ParseIP(target)...)))
+	}
+	probe := func(target string) []byte {
+		all := net.HardwareAddr{255, 255, 255, 255, 255, 255}
+		return serialize(&layers.Ethernet{SrcMAC: wa.mac, DstMAC: all, EthernetType: layers.EthernetTypeARP},
+			&layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
+				SourceHwAddress: wa.mac, SourceProtAddress: make([]byte, 4), DstHwAddress: make([]byte, 6), DstProtAddress: net.ParseIP(target).To4()})
+	}
+	attacks.tried.Add(2)
+	asked, probed := ask(wanted), probe("10.1.0.77")
+	tentative := l.begin(b, "eth0", wanted+"/64")
+	for began := time.Now(); tentative(); time.Sleep(5 * time.Millisecond) {
+		wa.send(asked)
+		wa.send(probed)
+		if time.Since(began) > patience {
+			t.Fatal("the kernel does not decide whether the address is free")
+		}
+	}
+	own := [][]byte{ask("fd01::b"), probe("10.1.0.11")}
+	for _, f := range own {
+		if wa.send(f); !wb.await(string(f)) {
+			t.Error("a question for its own address does not arrive")
+		}
+	}
+	for _, f := range [][]byte{asked, probed} {
+		if wb.saw(string(f)) {
+			attacks.through.Add(1)
+			t.Errorf("got through: a claim of another address: % x", f)
+		}
+	}
+	if l.taken(b, "eth0", wanted) {
+		t.Error("the pod did not get its address: the other one claimed it")
+	}
+}
+
+// begin gives an interface an address, and returns a function that reports whether the kernel still looks for another host that has it.
+func (l *lab) begin(ns *netns.NS, device, cidr string) func() bool {
+	l.t.Helper()
+	p := netip.MustParsePrefix(cidr)
+	l.must(ns.Do(func() error {
+		for _, n := range []string{"accept_dad", "dad_transmits"} { // which namespaces of tests have off
+			if err := errors.Join(sysctl("ipv6/conf/all/accept_dad", "1"), sysctl("ipv6/conf/"+device+"/"+n, "1")); err != nil {
+				return err
+			}
+		}
+		i, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(i, &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 128)}})
+	}))
+	return func() bool {
+		return l.flags(ns, device, p.Addr().String())&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == unix.IFA_F_TENTATIVE
+	}
+}
+
+// taken reports whether the kernel found another host with an address.
+func (l *lab) taken(ns *netns.NS, device, address string) bool {
+	l.t.Helper()
+	return l.flags(ns, device, address)&unix.IFA_F_DADFAILED != 0
+}
+
+func (l *lab) flags(ns *netns.NS, device, address string) (flags int) {
+	l.t.Helper()
+	l.must(ns.Do(func() error {
+		i, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		all, err := netlink.AddrList(i, netlink.FAMILY_V6)
+		for _, a := range all {
+			if a.IP.String() == address {
+				flags = a.Flags
+			}
+		}
+		return err
+	}))
+	return flags
 }
 
 // A neighbour on the fast path, which leaves the hop limit as it is, is none. A message without an identifier has the key of

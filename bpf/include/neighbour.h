@@ -27,11 +27,11 @@ struct arp {
 } __attribute__((packed));
 
 /* Reports whether an ARP message of a pod concerns only that pod. Its sender address must be
- * that of the pod, or zero as in a probe (RFC 5227). */
+ * that of the pod, or zero as in a probe (RFC 5227), which claims its target. */
 __noinline int own_arp(struct __sk_buff *skb)
 {
 	const struct endpoint *e = find_endpoint(skb->ifindex);
-	__u32 sender, own;
+	__u32 sender, own, target;
 	struct ip claimed = {};
 	struct arp arp;
 
@@ -43,13 +43,16 @@ __noinline int own_arp(struct __sk_buff *skb)
 	if (arp.operation != bpf_htons(ARP_REQUEST) && arp.operation != bpf_htons(ARP_REPLY))
 		return false;
 	__builtin_memcpy(&sender, arp.sender, 4);
+	__builtin_memcpy(&target, arp.target, 4);
 	__builtin_memcpy(&own, e->ip4, 4);
 	for (int i = 0; i < ETH_ALEN; i++) {
 		if (arp.sender_mac[i] != e->mac[i])
 			return false;
 	}
 	claimed.word[3] = sender;
-	return own && (sender == own || !sender || is_further(e, &claimed, false));
+	if (!sender) /* without a bridge, no other host hears it */
+		claimed.word[3] = foreign ? target : own;
+	return own && (claimed.word[3] == own || is_further(e, &claimed, false));
 }
 
 /* Reports whether an address is the link-local address that the interface of the pod derives
@@ -63,12 +66,67 @@ static __always_inline bool own_link_local(const struct endpoint *e, const struc
 		a->word[3] == bpf_htonl(low);
 }
 
+#define ND_SOURCE_MAC 1
+#define ND_TARGET_MAC 2
+
+/* The parts of a message of neighbour discovery that a receiver learns from (RFC 4861, 4). */
+struct nd_option {
+	__u8 type;
+	__u8 length; /* in units of 8 bytes */
+	__u8 mac[ETH_ALEN];
+};
+
+/* Reports whether an address is one of a pod, or the link-local one of its interface. */
+static __always_inline bool owns(const struct endpoint *e, const struct ip *a)
+{
+	struct ip own = address_of(e, true);
+
+	return own_link_local(e, a) || (!unspecified(&own) && (same(a, &own) || is_further(e, a, true)));
+}
+
+/* Reports whether a message of neighbour discovery from a pod names only that pod: its target,
+ * if it is an advertisement or asks whether the target is free, and the MAC of its option. It may
+ * have one option. Multicast listener messages name no neighbour. */
+__noinline int names_itself(struct __sk_buff *skb, const struct packet *p)
+{
+	const struct endpoint *e = find_endpoint(skb->ifindex);
+	__u32 at = sizeof(struct ethhdr) + sizeof(struct ipv6hdr), options;
+	struct nd_option option;
+	struct ipv6hdr ip;
+	struct ip target;
+
+	if (!e || !p || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
+		return false;
+	if (p->icmp != ND_NEIGHBOUR_SOLICIT && p->icmp != ND_NEIGHBOUR_ADVERT && p->icmp != ND_ROUTER_SOLICIT)
+		return true;
+	if (ip.nexthdr != IPPROTO_ICMPV6)
+		return false;
+	options = p->icmp == ND_ROUTER_SOLICIT ? 8 : 8 + sizeof(target);
+	if (p->icmp != ND_ROUTER_SOLICIT) {
+		if (bpf_skb_load_bytes(skb, at + 8, &target, sizeof(target)))
+			return false;
+		if (p->icmp == ND_NEIGHBOUR_ADVERT ? !same(&target, &p->flow.src) : unspecified(&p->flow.src) && !owns(e, &target))
+			return false; /* the host that waits for an answer to the same question would give the address up */
+	}
+	if (bpf_ntohs(ip.payload_len) == options)
+		return true;
+	if (bpf_ntohs(ip.payload_len) != options + sizeof(option) || bpf_skb_load_bytes(skb, at + options, &option, sizeof(option)) || option.length != 1)
+		return false;
+	if (option.type != ND_SOURCE_MAC && option.type != ND_TARGET_MAC)
+		return true;
+	for (int i = 0; i < ETH_ALEN; i++) {
+		if (option.mac[i] != e->mac[i])
+			return false;
+	}
+	return true;
+}
+
 /* Reports whether a well-formed message of neighbour discovery or multicast listener discovery
  * may pass between a pod and its host. The caller treats all others as ordinary ICMP. */
 __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int from_pod)
 {
 	const struct endpoint *e = find_endpoint(skb->ifindex);
-	struct ip own, dst;
+	struct ip dst;
 
 	if (!e || !p)
 		return false;
@@ -76,11 +134,9 @@ __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int f
 		return !skb->ingress_ifindex || (foreign && p->kind == PACKET_NEIGHBOUR);
 	if (p->kind == PACKET_ROUTER || (foreign && !names_itself(skb, p)))
 		return false;
-	own = address_of(e, true);
 	dst = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
 	if (!foreign && !on_link(&dst) && owner_of(&dst, true) != OWNER_NODE)
 		return false;
 	/* A receiver learns no neighbour from an unspecified source. */
-	return unspecified(&p->flow.src) || own_link_local(e, &p->flow.src) ||
-		(!unspecified(&own) && (same(&p->flow.src, &own) || is_further(e, &p->flow.src, true)));
+	return unspecified(&p->flow.src) || owns(e, &p->flow.src);
 }
