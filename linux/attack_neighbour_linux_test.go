@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -185,4 +186,54 @@ func TestAttackNeighbourOnFastPath(t *testing.T) {
 		}
 		v.held(control{wa, wc, func(w string) []byte { return message(128, w) }})
 	})
+}
+
+// A process that administers the network of its own pod may change the MAC there. On a bridge, the pod does not get the packets
+// of another pod, or of the node, by taking its MAC.
+func TestAttackMACOfAnother(t *testing.T) {
+	t.Parallel()
+	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
+	a, b, c := l.pod("a", 11), l.pod("b", 12), l.pod("c", 13)
+	l.echo(b, 90)
+	l.echo(l.outside, 90)
+	l.apply()
+	for l.idle() {
+	}
+	wa, wb, wo := l.wire(a, "eth0"), l.wire(b, "eth0"), l.wire(l.outside, "eth0")
+	host := l.hostMAC("a")
+	take := func(mac net.HardwareAddr) {
+		l.must(a.Do(func() error {
+			eth0, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetHardwareAddr(eth0, mac)
+		}))
+		wa.mac = mac
+	}
+	for what, taken := range map[string]net.HardwareAddr{"of pod b": wb.mac, "of its bridge": host} {
+		take(taken)
+		err := l.add("a", 11) // as an audit does, which sees that the MAC changed
+		if !errors.Is(err, dataplane.ErrInterfaceKind) {
+			t.Errorf("an interface with the MAC %s is attached: %v", what, err)
+		}
+		v := &volley{l: l}
+		for _, f := range addressSets {
+			v.try(wa, wo, "a datagram from the MAC "+what, func(w string) []byte { return udpFrame(wa, host, f.a, f.out, 1234, 9999, w) })
+		}
+		for _, f := range addressSets {
+			l.allowed(c, "tcp", f.b, 90)
+			l.allowed(b, "tcp", f.out, 90)
+		}
+		v.held()
+	}
+	take(wb.mac)
+	l.must(l.node.Do(func() error {
+		veth, err := netlink.LinkByName("veth-b")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(veth) // its DEL is still to come
+	}))
+	l.must(l.add("a", 11))
 }

@@ -136,6 +136,9 @@ func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment,
 			return dataplane.Attachment{}, err
 		}
 	}
+	if err := b.checkMAC(spec.ID, end); err != nil {
+		return dataplane.Attachment{}, err
+	}
 	if err := b.freeName(end); err != nil {
 		return dataplane.Attachment{}, err
 	}
