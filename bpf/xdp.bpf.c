@@ -136,7 +136,7 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	local = v6 ? bpf_map_lookup_elem(&locals6, &ip6->daddr) : bpf_map_lookup_elem(&locals4, &ip4->daddr);
 	if (!local)
 		return XDP_PASS;
-	act = v6 ? parse_ip6(&c, &p, false) : parse_ip4(&c, &p);
+	act = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
 	if (act) /* the next fragment of a multi-buffer frame may hold the rest */
 		return act == DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
 			drop(ctx, XDP_MALFORMED) :

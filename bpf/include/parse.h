@@ -125,8 +125,7 @@ struct fragment_header {
 	__be32 id;
 };
 
-/* routes says whether to look for routing headers, which takes the verifier of Linux 6.1 twice as long. */
-static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p, bool routes)
+static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p)
 {
 	struct ipv6hdr *ip = take(c, sizeof(*ip));
 	struct fragment_header *fragment = NULL;
@@ -157,8 +156,7 @@ static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p
 				return DROP_MALFORMED;
 			other = next ^ IPPROTO_ROUTING;
 			asm volatile("" : "+r"(other));
-			if (routes)
-				p->routed |= (other - 1) >> 31; /* without a branch, as in unit_of */
+			p->routed |= (other - 1) >> 31; /* without a branch, as in unit_of */
 			next = ext->next;
 			continue;
 		}

@@ -24,7 +24,7 @@ __noinline enum outcome parse_any(struct __sk_buff *skb, struct packet *p, int v
 	c.end = (void *)(long)skb->data_end;
 	__builtin_memset(p, 0, sizeof(*p));
 	p->v6 = v6;
-	return v6 ? parse_ip6(&c, p, true) : parse_ip4(&c, p);
+	return v6 ? parse_ip6(&c, p) : parse_ip4(&c, p);
 }
 
 #define IP4_OPTION_END 0
