@@ -12,19 +12,35 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// workloadKinds are the kinds of workloads, by the names that kubectl accepts.
-var workloadKinds = map[string]string{
-	"deploy": "Deployment", "deployment": "Deployment", "deployments": "Deployment", "rs": "ReplicaSet", "replicaset": "ReplicaSet",
-	"sts": "StatefulSet", "statefulset": "StatefulSet", "statefulsets": "StatefulSet", "ds": "DaemonSet", "daemonset": "DaemonSet",
-	"daemonsets": "DaemonSet", "job": "Job", "jobs": "Job", "cronjob": "CronJob", "cj": "CronJob",
-	"po": "Pod", "pod": "Pod", "pods": "Pod",
+// workloadKinds are the kinds of workloads, by the names that kubectl accepts, in the singular.
+var workloadKinds = map[string]struct{ kind, group string }{
+	"deploy": {"Deployment", "apps"}, "deployment": {"Deployment", "apps"}, "rs": {"ReplicaSet", "apps"}, "replicaset": {"ReplicaSet", "apps"},
+	"sts": {"StatefulSet", "apps"}, "statefulset": {"StatefulSet", "apps"}, "ds": {"DaemonSet", "apps"}, "daemonset": {"DaemonSet", "apps"},
+	"job": {"Job", "batch"}, "cj": {"CronJob", "batch"}, "cronjob": {"CronJob", "batch"},
+	"rc": {"ReplicationController", ""}, "replicationcontroller": {"ReplicationController", ""}, "po": {"Pod", ""}, "pod": {"Pod", ""},
+}
+
+// workloadKind returns the kind of a text such as deploy, deployments, deployment.apps (as kubectl get -o name prints it) or
+// deployments.v1.apps; "" for another text.
+func workloadKind(text string) string {
+	name, group, _ := strings.Cut(strings.ToLower(text), ".")
+	k, ok := workloadKinds[name]
+	if one := strings.TrimSuffix(name, "s"); !ok {
+		if k = workloadKinds[one]; !strings.EqualFold(k.kind, one) {
+			return "" // abbreviations have no plural
+		}
+	}
+	if group = strings.TrimPrefix(group, "v1."); group != "" && group != k.group {
+		return ""
+	}
+	return k.kind
 }
 
 // Pod turns KIND/NAME or KIND/NAMESPACE/NAME into the name of a pod: pod/web, or the first pod of a workload,
 // deploy/web. It returns other texts unchanged. The note names the pod that represents a workload.
 func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, note string, err error) {
 	short, rest, ok := strings.Cut(text, "/")
-	kind := workloadKinds[strings.ToLower(short)]
+	kind := workloadKind(short)
 	if !ok || kind == "" || rest == "" {
 		return text, "", nil
 	}
