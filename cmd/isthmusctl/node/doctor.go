@@ -104,12 +104,7 @@ agent pods of all nodes, with the settings of the pods.`,
 					return fmt.Errorf("--%s %d: give a port from 1 to 65535", name, port)
 				}
 			}
-			if cfg.AgentRuns = e.answers(c.Context(), agent); cfg.AgentRuns {
-				b, err := e.dump(c.Context(), &shared{socket: agent, timeout: agentAnswers}, &isthmusv1.DumpRequest{Policies: true})
-				if err == nil {
-					useSettings(&cfg, b.About.Settings, c.Flags().Changed)
-				}
-			}
+			e.askSettings(c, agent, &cfg)
 			if kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 				cfg.Confined = func(ctx context.Context) (bool, error) { return confined(ctx, kubeconfig, node) }
 			}
@@ -142,6 +137,17 @@ agent pods of all nodes, with the settings of the pods.`,
 	f.IntVar(&cfg.VXLANPort, "vxlan-port", 4789, "UDP port of the overlay")
 	f.IntVar(&cfg.MetricsPort, "metrics-port", 9470, "TCP port of the agent's --http-address")
 	return c
+}
+
+// askSettings takes over the settings of the agent, if one runs.
+func (e env) askSettings(c *cobra.Command, agent string, cfg *doctor.Config) {
+	if cfg.AgentRuns = e.answers(c.Context(), agent); !cfg.AgentRuns {
+		return
+	}
+	b, err := e.dump(c.Context(), &shared{socket: agent, timeout: agentAnswers}, &isthmusv1.DumpRequest{Policies: true})
+	if err == nil {
+		useSettings(cfg, b.About.Settings, c.Flags().Changed)
+	}
 }
 
 // agentAnswers bounds how long doctor waits for the settings of the agent.
