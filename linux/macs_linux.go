@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/foreign"
 )
 
-// checkMAC returns an error if the bridge of an interface, or the pod at another of its ports, has the MAC of the interface:
-// a process in a pod may change it there, and would get the packets of the other. It wraps dataplane.ErrInterfaceKind.
+// checkMAC returns an error if the bridge of an interface, or the pod at another of its ports, has the MAC of the interface.
+// A process in a pod may change that MAC, and would get the packets of the other. The error wraps dataplane.ErrInterfaceKind.
 func (b *Backend) checkMAC(id model.EndpointID, end foreign.HostEnd) error {
 	if end.Bridge == 0 {
 		return nil
