@@ -4,6 +4,7 @@ package beside_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -206,7 +207,7 @@ func (b *bench) installAndRemove(cs *corpus.Case) {
 // the network namespaces, later.
 func (b *bench) clear() {
 	b.t.Helper()
-	if err := b.cluster.DetachAll(ctx); err != nil {
+	if err := errors.Join(b.cluster.DetachAll(ctx), b.cluster.Release()); err != nil { // servers keep the namespaces
 		b.t.Fatal(err)
 	}
 	for _, n := range b.cluster.Nodes {

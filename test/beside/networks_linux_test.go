@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/beside/programs"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
@@ -111,8 +112,10 @@ func (w *network) begin(t *testing.T, c *cluster.Cluster, bin string) map[string
 			conf = n.OwnConf
 		}
 		write(t, conf, []byte(texts[n.Name]))
-		if err := os.Chmod(conf, 0o640); err != nil { // no default of ours
-			t.Fatal(err)
+		if n.OS == model.Linux { // modes have no meaning on Windows
+			if err := os.Chmod(conf, 0o640); err != nil { // no default of ours
+				t.Fatal(err)
+			}
 		}
 		if err := n.NS.Do(netns.Forward); err != nil {
 			t.Fatal(err)
