@@ -51,14 +51,11 @@ func TestTunnelsOfPorts(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer ns.Close()
-			if err := ns.Do(func() error {
+			err = ns.Do(func() error {
 				if none, err := Tunnels(); err != nil || len(none) > 0 {
 					t.Errorf("tunnels of a new namespace: %v, %v", none, err)
 				}
-				err := netlink.FouAdd(netlink.Fou{Family: family, Port: 5555, Protocol: unix.IPPROTO_IPIP, EncapType: netlink.FOU_ENCAP_DIRECT})
-				if errors.Is(err, unix.ENOENT) {
-					t.Skip("the kernel lacks the module fou: make test-kernel has it")
-				} else if err != nil {
+				if err := netlink.FouAdd(netlink.Fou{Family: family, Port: 5555, Protocol: unix.IPPROTO_IPIP, EncapType: netlink.FOU_ENCAP_DIRECT}); err != nil {
 					return err
 				}
 				want := map[Tunnel]int{{unix.IPPROTO_UDP, 5555}: 0}
@@ -66,7 +63,10 @@ func TestTunnelsOfPorts(t *testing.T) {
 					t.Errorf("tunnels %v, %v, want %v", got, err, want)
 				}
 				return nil
-			}); err != nil {
+			})
+			if errors.Is(err, unix.ENOENT) {
+				t.Skip("the kernel lacks the module fou: make test-kernel has it")
+			} else if err != nil {
 				t.Fatal(err)
 			}
 		})
