@@ -21,16 +21,22 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// On a bridge, pods hear each other's neighbour discovery. A pod can claim only its own address, also if its policy
-// allows it all ICMP.
-func TestAttackNeighbourOnBridge(t *testing.T) {
-	t.Parallel()
-	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
+// onBridge returns a node with pods a and b on a bridge of another plugin, and their wires.
+func onBridge(t *testing.T) (l *lab, wa, wb *wire) {
+	t.Helper()
+	l = newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.apply()
 	for l.idle() {
 	}
-	wa, wb := l.wire(a, "eth0"), l.wire(b, "eth0")
+	return l, l.wire(a, "eth0"), l.wire(b, "eth0")
+}
+
+// On a bridge, pods hear each other's neighbour discovery. A pod can claim only its own address, also if its policy
+// allows it all ICMP.
+func TestAttackNeighbourOnBridge(t *testing.T) {
+	t.Parallel()
+	_, wa, wb := onBridge(t)
 	f := addressSets[1]
 	// The end of a message is its target, and the MAC that it claims for it.
 	claim := func(target string, mac net.HardwareAddr) []byte {
@@ -71,12 +77,8 @@ func TestAttackNeighbourOnBridge(t *testing.T) {
 // Another pod on the bridge gets its address all the same.
 func TestAttackDuplicateAddress(t *testing.T) {
 	t.Parallel()
-	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
-	a, b := l.pod("a", 11), l.pod("b", 12)
-	l.apply()
-	for l.idle() {
-	}
-	wa, wb := l.wire(a, "eth0"), l.wire(b, "eth0")
+	l, wa, wb := onBridge(t)
+	b := l.pods["b"]
 	const wanted = "fd01::77"
 	ask := func(target string) []byte {
 		ip := ipHeader("::", "ff02::1:ff00:77", layers.IPProtocolICMPv6).(*layers.IPv6)

@@ -37,6 +37,10 @@ func defaultDoctor() doctor.Config {
 // useSettings takes over the settings of the running agent, each as --NAME=VALUE, but for those that the command line of doctor
 // gives. The paths of an agent in a pod are those of its mounts, so one that does not exist here counts for nothing.
 func useSettings(cfg *doctor.Config, settings []string, given func(flag string) bool) {
+	exists := func(path string) bool {
+		_, err := os.Stat(filepath.Join(cfg.Root, path))
+		return err == nil
+	}
 	if !given("mode") {
 		cfg.Mode = "full"
 	}
@@ -45,14 +49,13 @@ func useSettings(cfg *doctor.Config, settings []string, given func(flag string) 
 		if given(name) || name == "http-address" && given("metrics-port") {
 			continue
 		}
-		_, missing := os.Stat(filepath.Join(cfg.Root, value))
 		switch name {
 		case "cni-bin-dir":
-			if missing == nil {
+			if exists(value) {
 				cfg.CNIBinDir = value
 			}
 		case "cni-conf-dir":
-			if missing == nil {
+			if exists(value) {
 				cfg.CNIConfDir = value
 			}
 		case "mode":
