@@ -118,15 +118,24 @@ func (h *Host) removeBridge(p *Plan) error {
 	return nil
 }
 
-// makeBridge makes the bridge again, with the same index, MAC, addresses and promiscuous mode.
+// makeBridge makes the bridge again, with the same index, MAC, addresses and promiscuous mode. After a restart of the node its
+// network makes it with the next pod.
 func (h *Host) makeBridge(p *Plan) error {
+	if h.restarted(p) {
+		return nil
+	}
 	mac, err := net.ParseMAC(p.Bridge.MAC)
 	if err != nil {
 		return fmt.Errorf("MAC of %s: %w", p.Bridge.Name, err)
 	}
 	b := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()} // else its queue has the length 0
 	b.Name, b.Index, b.MTU, b.HardwareAddr = p.Bridge.Name, p.Bridge.Index, p.Bridge.MTU, mac
-	if err := h.h.LinkAdd(b); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := h.h.LinkAdd(b); errors.Is(err, unix.EEXIST) { // also if another interface has the index
+		there, err := h.h.LinkByIndex(p.Bridge.Index)
+		if err != nil || there.Type() != "bridge" || there.Attrs().Name != p.Bridge.Name {
+			return fmt.Errorf("make bridge %s with index %d: another interface has this name or index: remove it: %w", p.Bridge.Name, p.Bridge.Index, unix.EEXIST)
+		}
+	} else if err != nil {
 		return fmt.Errorf("make bridge %s: %w", p.Bridge.Name, err)
 	}
 	if p.Bridge.Promiscuous {

@@ -21,6 +21,7 @@ import (
 type Host struct {
 	h     *netlink.Handle
 	store *endpoint.Store
+	boot  string
 	// links is the directory of the pinned links of programs.
 	links string
 }
@@ -29,11 +30,15 @@ var _ System = (*Host)(nil)
 
 // NewHost returns the System. links is the directory in which the agent pins the links of programs.
 func NewHost(store *endpoint.Store, links string) (*Host, error) {
+	boot, err := link.BootID()
+	if err != nil {
+		return nil, err
+	}
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	return &Host{h: h, store: store, links: links}, nil
+	return &Host{h: h, store: store, boot: boot, links: links}, nil
 }
 
 // Close releases what the Host holds.
@@ -57,7 +62,7 @@ func (h *Host) Do(p *Plan, s Step) error {
 	if s.Kind == WriteRecord {
 		return h.exchange(pod.Was, pod.Record)
 	}
-	port, err := h.port(pod)
+	port, err := h.port(p, pod)
 	if port == nil || err != nil {
 		return err
 	}
@@ -95,7 +100,7 @@ func (h *Host) Undo(p *Plan, s Step) error {
 	if s.Kind == WriteRecord {
 		return h.exchange(pod.Record, pod.Was)
 	}
-	port, err := h.port(pod)
+	port, err := h.port(p, pod)
 	if port == nil || err != nil {
 		return err
 	}
@@ -112,8 +117,15 @@ func (h *Host) Undo(p *Plan, s Step) error {
 	return fmt.Errorf("step %q is not known", s.Kind)
 }
 
+// restarted reports whether the node has restarted since the plan was made. Its interfaces are gone then, and others may have
+// their indexes. Plans of older versions do not say.
+func (h *Host) restarted(p *Plan) bool { return p.Boot != "" && p.Boot != h.boot }
+
 // port returns the host end of a pod; nil if the pod is gone.
-func (h *Host) port(pod *Pod) (netlink.Link, error) {
+func (h *Host) port(p *Plan, pod *Pod) (netlink.Link, error) {
+	if h.restarted(p) {
+		return nil, nil
+	}
 	l, err := h.h.LinkByIndex(pod.Index)
 	var notFound netlink.LinkNotFoundError
 	if errors.As(err, &notFound) || errors.Is(err, unix.ENODEV) {

@@ -37,6 +37,9 @@ func Inspect(network Network, records []endpoint.Record, from Sources) (*Node, e
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
+	if n.Boot, err = link.BootID(); err != nil {
+		return nil, err
+	}
 	if n.Kernel, err = kernel(); err != nil {
 		return nil, err
 	}

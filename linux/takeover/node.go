@@ -11,6 +11,8 @@ import (
 
 // Node is what a Plan depends on, as Inspect reads it.
 type Node struct {
+	// Boot is the ID of this boot of the node.
+	Boot    string
 	Network Network
 	Bridge  Bridge
 	// Ports are the ports of the bridge.

@@ -29,7 +29,7 @@ type planner struct {
 // Make plans the migration of a node. With reasons, the node must not be changed: each names an object, the
 // problem and the remedy.
 func Make(n *Node, name Name) (*Plan, []string) {
-	p := &planner{node: n, plan: &Plan{Network: n.Network, Bridge: n.Bridge, Tunnels: n.Tunnels}}
+	p := &planner{node: n, plan: &Plan{Boot: n.Boot, Network: n.Network, Bridge: n.Bridge, Tunnels: n.Tunnels}}
 	if len(n.Tunnels) == 0 {
 		p.plan.Routes = n.Routes
 	}

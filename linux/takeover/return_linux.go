@@ -5,6 +5,7 @@ package takeover
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -33,7 +34,7 @@ func (h *Host) Leave(p *Plan, stateDir string) error {
 		if err != nil {
 			return fmt.Errorf("MAC of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
-		if port, err := h.port(pod); err != nil || port == nil {
+		if port, err := h.port(p, pod); err != nil || port == nil {
 			if err = errors.Join(err, registry.Remove(pod.Was.ID())); err != nil {
 				return err
 			}
@@ -46,7 +47,7 @@ func (h *Host) Leave(p *Plan, stateDir string) error {
 		}
 	}
 	entries, err := os.ReadDir(h.links)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no agent has run since the node restarted
 		return fmt.Errorf("list pinned links: %w", err)
 	}
 	for _, e := range entries {
@@ -67,7 +68,7 @@ func (h *Host) Awaits(p *Plan, stateDir string) (name string, err error) {
 	}
 	for i := range p.Pods {
 		pod := &p.Pods[i]
-		port, err := h.port(pod)
+		port, err := h.port(p, pod)
 		if err != nil {
 			return "", err
 		}

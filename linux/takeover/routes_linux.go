@@ -140,8 +140,11 @@ func (h *Host) inPod(p *Plan, pod *Pod, f func(in *netlink.Handle, mac net.Hardw
 	return nil
 }
 
-// addGateways keeps the addresses of the bridge on lo.
+// addGateways keeps the addresses of the bridge on lo, for connections that are open.
 func (h *Host) addGateways(p *Plan) error {
+	if h.restarted(p) {
+		return nil
+	}
 	for _, a := range p.Bridge.Addresses {
 		addr := &netlink.Addr{IPNet: netipx.AddrIPNet(a.Addr()), Flags: unix.IFA_F_NODAD}
 		if err := h.h.AddrReplace(byIndex(loopback), addr); err != nil {

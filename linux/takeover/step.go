@@ -51,6 +51,8 @@ type Step struct {
 
 // Plan is the migration of a node.
 type Plan struct {
+	// Boot is the ID of the node's boot. Interfaces and network namespaces end with it.
+	Boot    string  `json:"boot,omitempty"`
 	Network Network `json:"network"`
 	Bridge  Bridge  `json:"bridge"`
 	Pods    []Pod   `json:"pods"`
