@@ -106,8 +106,8 @@ func (l *loop) readInForce() {
 	l.enforced.found = state
 }
 
-// adopt completes the attachment of an earlier agent, or repairs one of this agent. It removes the endpoint of another
-// plugin's pod that is gone.
+// adopt completes the attachment of an earlier agent, or repairs one of this agent. It removes the endpoint of a pod that
+// is gone.
 func (l *loop) adopt(e *entry) {
 	ctx, cancel := l.opContext()
 	defer cancel()
@@ -120,8 +120,8 @@ func (l *loop) adopt(e *entry) {
 		e.attached, e.attachment, e.problem = true, attachment, nil
 		return
 	}
-	if e.Kind == endpoint.Foreign && !e.adopted() && errors.Is(err, dataplane.ErrNoNetNS) {
-		// No DEL may follow: that of mode policy succeeds without an agent.
+	found, _, lookErr := l.inspect(e.ID())
+	if errors.Is(err, dataplane.ErrNoNetNS) && l.ended(e, found || lookErr != nil) {
 		l.log.Info("the network namespace of a pod is gone", "pod", e.Pod(), "endpoint", e.ID())
 		l.adoptions.claims.Ended(e.claimant())
 		l.rollBack(e)
@@ -132,9 +132,18 @@ func (l *loop) adopt(e *entry) {
 	}
 	e.problem = err
 	// An incomplete attachment keeps its decisions: dropping it from the State would cut its flows.
-	found, _, lookErr := l.inspect(e.ID())
 	e.attached = found || lookErr != nil
 	l.repairs.later(l.cfg)
+}
+
+// ended reports whether the pod of an endpoint is gone whose network namespace was not found. No DEL may follow: that of mode
+// policy succeeds without an agent, and a runtime may lose its state when the node restarts. In mode full the agent
+// may not see the path of the namespace, so the data path must not have the attachment either.
+func (l *loop) ended(e *entry, attached bool) bool {
+	if e.Kind == endpoint.Foreign {
+		return !e.adopted()
+	}
+	return !attached
 }
 
 // removeUnknown removes attachments without a record. It returns the ids of the removed attachments, and

@@ -156,8 +156,41 @@ func TestReusedPath(t *testing.T) {
 	})
 }
 
-// TestRebootedNode starts an agent on records whose namespaces are all gone.
+// TestRebootedNode starts an agent on records of pods that ended with the node. The runtime sends no DEL and no GC for them: it
+// may have lost its own state, and in mode policy DEL succeeds without an agent. Their addresses become free.
 func TestRebootedNode(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		first := r.mustAdd(0)
+		r.mustAdd(1)
+		r.end()
+		r.fake.Reboot()
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.settle()
+		if got := r.problems(); got != "0" {
+			t.Errorf("%s problems", got)
+		}
+		again := addRequest(0)
+		again.Attachment.ContainerID, again.Netns = "c8", "/run/netns/c8"
+		ips, err := r.addContext(context.Background(), again)
+		if err != nil || slices.Equal(ips, first) {
+			t.Errorf("the new sandbox has %v, %v, want other addresses than %v, which are in quarantine", ips, err, first)
+		}
+		wantCode(t, r.check(1), 104, "does not exist")
+		r.mustDel(0) // a late one
+		r.wantOnly(8)
+		time.Sleep(31 * time.Second)
+		if got := r.records(); len(got[endpoint.Released]) > 0 {
+			t.Errorf("addresses are not free: %v", got)
+		}
+		r.end()
+	})
+}
+
+// TestLostNamespaces starts an agent that does not find the namespaces of pods whose interfaces exist.
+func TestLostNamespaces(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
 		r.agent.Publish(cluster{pods: 3}.snapshot())

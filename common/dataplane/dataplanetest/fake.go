@@ -80,7 +80,18 @@ func (f *Fake) SetPoison(poison func(*model.State) error) {
 	f.poison = poison
 }
 
-// RemoveNetNS removes a network namespace with its interfaces, as the end of a sandbox or a reboot does.
+// Reboot removes all network namespaces, attachments and decisions, as a restart of the node does.
+func (f *Fake) Reboot() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.attached {
+		f.gone[e.spec.NetNS] = true
+	}
+	clear(f.attached)
+	f.inForce = nil
+}
+
+// RemoveNetNS removes a network namespace with its interfaces, as the end of a sandbox does.
 func (f *Fake) RemoveNetNS(path string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
