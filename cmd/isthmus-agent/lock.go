@@ -36,7 +36,7 @@ func (o *options) lock(ctx context.Context, b opener, dirs []string, log *slog.L
 		if err != nil {
 			all.release()
 			if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("%w: run the agent as root; on Linux --bpffs must be on a bpffs: run 'mount -t bpf bpf /sys/fs/bpf'", err)
+				err = fmt.Errorf("%w: run the agent as root; on Linux --bpffs must be on a bpffs: run 'mount -t bpf -o mode=700 bpf /sys/fs/bpf'", err)
 			}
 			return nil, err
 		}

@@ -7,6 +7,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"syscall"
 )
 
 func defaultStateDir() string { return "/var/lib/isthmus" }
@@ -20,6 +21,9 @@ func prepareStateDir(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return fmt.Errorf("check --state-dir: %w", err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && owner != uint32(os.Geteuid()) {
+		return fmt.Errorf("--state-dir %s belongs to user %d, who could replace records: use a separate directory, or chown it", dir, owner)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("--state-dir %s can be written by other users (mode %04o): use a separate directory, or chmod 0700 it", dir, info.Mode().Perm())

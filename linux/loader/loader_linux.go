@@ -194,7 +194,7 @@ func prepareDirectory(dir string) error {
 		}
 	}
 	if fs.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("bpffs directory %s is not on a bpffs: run 'mount -t bpf bpf /sys/fs/bpf' or give --bpffs another directory", dir)
+		return fmt.Errorf("bpffs directory %s is not on a bpffs: run 'mount -t bpf -o mode=700 bpf /sys/fs/bpf' or give --bpffs another directory", dir)
 	}
 	for _, at := range []string{filepath.Dir(dir), dir, filepath.Join(dir, "links")} {
 		if err := removeFiles(at); err != nil {

@@ -131,7 +131,7 @@ func (c Config) checkBPFFS() []Finding {
 	const path = "/sys/fs/bpf"
 	if kind, err := c.mounted(path); err != nil || kind != unix.BPF_FS_MAGIC {
 		return []Finding{{"bpffs", Bad, "none is mounted at " + path, "without it the enforced policy would end with the agent process, so the agent does not start",
-			"mount -t bpf bpf " + path + ", at every boot (systemd does)"}}
+			"mount -t bpf -o mode=700 bpf " + path + ", at every boot (systemd does)"}}
 	}
 	return []Finding{{Check: "bpffs", Severity: Good, What: path}}
 }

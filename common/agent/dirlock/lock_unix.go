@@ -6,15 +6,23 @@ package dirlock
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 )
 
-// closeToOthers restricts the directory to its owner: a user who can open a directory can lock it.
+// closeToOthers restricts the directory to its owner: a user who can open a directory can lock it. It refuses one of another
+// user, who could replace what it holds.
 func closeToOthers(dir string) error {
 	info, err := os.Stat(dir)
-	if err != nil || info.Mode().Perm()&0o077 == 0 {
+	if err != nil {
 		return err
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && owner != uint32(os.Geteuid()) {
+		return fmt.Errorf("it belongs to user %d, who could replace what it holds: find out who made it, and remove it", owner)
+	}
+	if info.Mode().Perm()&0o077 == 0 {
+		return nil
 	}
 	return os.Chmod(dir, info.Mode().Perm()&0o700)
 }

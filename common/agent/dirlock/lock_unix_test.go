@@ -6,8 +6,11 @@ package dirlock_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -27,6 +30,25 @@ func TestOnlyForTheOwner(t *testing.T) {
 		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: mode %o, %v, want 700", d, info.Mode().Perm(), err)
 		}
+	}
+}
+
+// TestDirectoryOfAnotherUser refuses a directory that another user made, who could replace what it holds: without the option
+// mode, all users may create directories on a bpffs.
+func TestDirectoryOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := filepath.Join(t.TempDir(), "pins")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	l, _, err := take(t, dir, time.Minute)
+	if err == nil || !strings.Contains(err.Error(), "belongs to user 65534") || l != nil {
+		t.Errorf("got %v", err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Sys().(*syscall.Stat_t).Uid != 65534 {
+		t.Errorf("%v, %v", info, err)
 	}
 }
 
