@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
+	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -159,4 +160,54 @@ func onlyOf(paths []string, prefix string) (found []string) {
 		}
 	}
 	return found
+}
+
+// An agent starts on a full disk although an interface was renamed, and DEL of its pod succeeds.
+func TestRenamedOnFullDisk(t *testing.T) {
+	t.Parallel()
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.echo(b, 90)
+		only := isolate("b", model.Ingress, accept(pods("a"), tcp(90)))
+		l.apply(only)
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+		free := l.fillDisk()
+		l.must(l.backend.Close())
+		l.must(l.node.Do(func() error { return rename("veth-b", "veth-x") }))
+		l.start()
+		for _, spec := range []dataplane.EndpointSpec{l.specOf("a", 11), l.specOf("b", 12)} {
+			l.must(l.node.Do(func() error { _, err := l.backend.AddEndpoint(context.Background(), spec); return err }))
+		}
+		l.apply(only)
+		l.idleUntilQuiet()
+		l.denied(l.outside, "tcp", "10.1.0.12", 90)
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+		l.sound()
+		l.must(l.node.Do(func() error { return rename("veth-x", "veth-y") }))
+		l.delete("b")
+		l.idleUntilQuiet()
+		l.denied(a, "tcp", "10.1.0.12", 90)
+		free()
+		l.idleUntilQuiet()
+		l.must(l.backend.Close())
+		l.start()
+		l.denied(a, "tcp", "10.1.0.12", 90)
+	})
+}
+
+// Pods of a bridge keep their network if it gets another MAC while the disk is full.
+func TestBridgeMACOnFullDisk(t *testing.T) {
+	t.Parallel()
+	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
+	a := l.pod("a", 11)
+	l.echo(l.outside, 90)
+	l.apply()
+	l.allowed(a, "tcp", outsideAddr4, 90)
+	l.fillDisk()
+	l.must(l.node.Do(func() error { return l.setBridgeMAC("02:00:00:00:c0:02") }))
+	l.must(l.node.Do(func() error { return l.backend.Follow(context.Background()) }))
+	l.must(a.Do(forgetNeighbours))
+	for _, to := range []string{outsideAddr4, outsideAddr6} {
+		l.allowed(a, "tcp", to, 90)
+	}
 }

@@ -133,13 +133,19 @@ func ofEachFamily(all []netip.Addr) bool {
 	return len(all) <= 2
 }
 
-// Put records the host end of an endpoint.
+// Put records the host end of an endpoint. A full disk does not stop it if only the name, the bridge or its MAC changed, which
+// the next process reads from the kernel.
 func (r *Registry) Put(id model.EndpointID, e HostEnd) error {
-	if old, ok := r.ends[id]; ok && old.same(e) {
+	old, known := r.ends[id]
+	if known && old.same(e) {
 		return nil
 	}
 	next := maps.Clone(r.ends)
 	next[id] = e
+	old.Name, old.Bridge, old.HostMAC = e.Name, e.Bridge, e.HostMAC
+	if known && old.same(e) {
+		return r.drop(next, r.held)
+	}
 	return r.write(next, r.held)
 }
 
@@ -205,9 +211,9 @@ func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(er
 // All returns the recorded host ends.
 func (r *Registry) All() map[model.EndpointID]HostEnd { return maps.Clone(r.ends) }
 
-// drop is write for removals, which must need no space. On a full disk it keeps the content in memory, until Flush
-// or another change writes it. If the process ends before, the next one finds an interface without a record, and
-// removes it again.
+// drop is write for removals and other changes that must need no space. On a full disk it keeps the content in memory, until Flush
+// or another change writes it. If the process ends before, the next one finds the interface of a removal without a record,
+// and removes it again.
 func (r *Registry) drop(ends map[model.EndpointID]HostEnd, held map[string]string) error {
 	err := r.write(ends, held)
 	if !isFull(err) {

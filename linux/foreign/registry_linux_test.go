@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 func end() HostEnd {
@@ -130,6 +132,9 @@ func TestRemoveOnFullDisk(t *testing.T) {
 	if err := r.Put("d:eth0", end()); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("an interface is added on a full disk: %v", err)
 	}
+	if err := r.Put("c:eth0", end()); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("an interface is added again on a full disk: %v", err)
+	}
 	if next, err := Read(dir); err != nil || len(next.All()) != 1 {
 		t.Errorf("the file on a full disk: %v, %v", next.All(), err)
 	}
@@ -145,6 +150,44 @@ func TestRemoveOnFullDisk(t *testing.T) {
 	}
 	if err := r.Remove("c:eth0"); !errors.Is(err, unix.EISDIR) {
 		t.Errorf("another error: %v", err)
+	}
+}
+
+// What the next process reads from the kernel needs no space, and is written once there is some. An interface that the plugin made
+// again, and the stage of one that returns to a bridge, must be written.
+func TestChangeOnFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	r, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, returning := end(), end()
+	returning.Bridge, returning.Return = 3, ReturnRequested
+	tmp := filepath.Join(dir, fileName+".new")
+	if err := errors.Join(r.Put("c:eth0", was), r.Put("r:eth0", returning), os.Symlink("/dev/full", tmp)); err != nil {
+		t.Fatal(err)
+	}
+	now := was
+	now.Name, now.Bridge, now.HostMAC = "veth9", 4, net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	again, ready := now, returning
+	again.Index, ready.Return = 99, ReturnReady
+	for name, c := range map[string]struct {
+		id   model.EndpointID
+		end  HostEnd
+		want error
+	}{"as the kernel has it": {"c:eth0", now, nil}, "made again": {"c:eth0", again, unix.ENOSPC}, "returns": {"r:eth0", ready, unix.ENOSPC}} {
+		if err := r.Put(c.id, c.end); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	if got, _ := r.Get("c:eth0"); !got.same(now) {
+		t.Errorf("got %+v, want %+v", got, now)
+	}
+	if err := errors.Join(os.Remove(tmp), r.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	if next, err := Read(dir); err != nil || !next.ends["c:eth0"].same(now) || !next.ends["r:eth0"].same(returning) {
+		t.Errorf("the file after there was space: %+v, %v", next.ends, err)
 	}
 }
 
