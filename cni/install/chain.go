@@ -95,7 +95,7 @@ func (c Config) edit(name string, was, list []byte, mode fs.FileMode) (bool, err
 	// A process that writes between the comparison below and the rename loses its text. There is no lock that
 	// other networks respect; the time in between is some microseconds.
 	path := filepath.Join(c.ConfDir, name)
-	if err := writeSynced(part(path), list, mode); err != nil {
+	if err := writeSynced(part(path), list, mode, path); err != nil {
 		return false, errors.Join(fmt.Errorf("write %s: %w", path, err), ignoreMissing(os.Remove(part(path))))
 	}
 	now, _, err := c.read(name)

@@ -150,7 +150,7 @@ func replace(path string, content []byte, mode fs.FileMode) (bool, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return false, fmt.Errorf("create CNI directory: %w", err)
 	}
-	if err := writeSynced(part(path), content, mode); err != nil {
+	if err := writeSynced(part(path), content, mode, ""); err != nil {
 		return false, errors.Join(fmt.Errorf("write %s: %w", path, err), ignoreMissing(os.Remove(part(path))))
 	}
 	if err := rename(part(path), path); err != nil {
@@ -159,7 +159,8 @@ func replace(path string, content []byte, mode fs.FileMode) (bool, error) {
 	return true, nil
 }
 
-func writeSynced(path string, content []byte, mode fs.FileMode) error {
+// writeSynced writes a new file. It gets the owner and the attributes of the file like, if that is not "".
+func writeSynced(path string, content []byte, mode fs.FileMode, like string) error {
 	// A part that a killed agent left may have another mode.
 	if err := ignoreMissing(os.Remove(path)); err != nil {
 		return err
@@ -169,6 +170,9 @@ func writeSynced(path string, content []byte, mode fs.FileMode) error {
 		return err
 	}
 	_, err = f.Write(content)
+	if err == nil && like != "" {
+		keepAttributes(f, like)
+	}
 	if err == nil {
 		err = f.Chmod(mode) // independent of the umask
 	}

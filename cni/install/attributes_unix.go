@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package install
+
+import (
+	"bytes"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// keepAttributes gives a new file the owner, the SELinux label, the access list and the other extended attributes of the one that it
+// replaces, as far as that is possible: an agent without the right to do so must still add its entry.
+func keepAttributes(f *os.File, like string) {
+	if info, err := os.Stat(like); err == nil {
+		s := info.Sys().(*syscall.Stat_t)
+		_ = f.Chown(int(s.Uid), int(s.Gid))
+	}
+	names, _ := attribute(func(b []byte) (int, error) { return unix.Listxattr(like, b) })
+	for name := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
+		if value, err := attribute(func(b []byte) (int, error) { return unix.Getxattr(like, string(name), b) }); err == nil && len(name) > 0 {
+			_ = unix.Fsetxattr(int(f.Fd()), string(name), value, 0)
+		}
+	}
+}
+
+// attribute calls read with a buffer that is large enough.
+func attribute(read func([]byte) (int, error)) ([]byte, error) {
+	size, err := read(nil)
+	if err != nil || size == 0 {
+		return nil, err
+	}
+	b := make([]byte, size)
+	size, err = read(b)
+	return b[:max(0, size)], err
+}
