@@ -31,8 +31,8 @@ type Agent struct {
 
 	// latest is the newest snapshot; wake makes the loop read it.
 	latest atomic.Pointer[model.Snapshot]
-	// arrived is when the oldest snapshot came that the loop has not taken, in Unix nanoseconds; 0 if none.
-	arrived atomic.Int64
+	// arrived is when the oldest snapshot came that the loop has not taken; nil if none.
+	arrived atomic.Pointer[time.Time]
 	wake    chan struct{}
 	// requests are executed by the loop, one after the other.
 	requests chan func(*loop)
@@ -41,8 +41,8 @@ type Agent struct {
 
 	// view is what the loop last published.
 	view atomic.Pointer[view]
-	// beat is the time of the loop's last heartbeat, in Unix nanoseconds.
-	beat atomic.Int64
+	// beat is the time of the loop's last heartbeat. Its monotonic reading counts: the clock of the node may be set.
+	beat atomic.Pointer[time.Time]
 }
 
 // New validates the Config and returns an Agent that Run starts.
@@ -72,7 +72,8 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 // quick snapshots.
 func (a *Agent) Publish(s *model.Snapshot) {
 	a.latest.Store(s)
-	a.arrived.CompareAndSwap(0, time.Now().UnixNano())
+	now := time.Now()
+	a.arrived.CompareAndSwap(nil, &now)
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -140,9 +141,12 @@ func (a *Agent) do(ctx context.Context, f func(*loop)) error {
 
 var errStopped = refuse(CodeTryAgain, "wait until it runs again", "isthmus-agent is stopping")
 
-func (a *Agent) heartbeat() { a.beat.Store(time.Now().UnixNano()) }
+func (a *Agent) heartbeat() {
+	now := time.Now()
+	a.beat.Store(&now)
+}
 
 // stalled reports whether the loop's last heartbeat is older than Config.Stall.
 func (a *Agent) stalled() bool {
-	return time.Since(time.Unix(0, a.beat.Load())) > a.cfg.Stall
+	return time.Since(*a.beat.Load()) > a.cfg.Stall
 }

@@ -264,8 +264,8 @@ func (l *loop) takeSnapshot() {
 	old := l.snapshot
 	l.snapshot = s
 	l.snapshotAt = time.Now()
-	if came := l.agent.arrived.Swap(0); came != 0 && l.enforced.arrived.IsZero() {
-		l.enforced.arrived = time.Unix(0, came)
+	if came := l.agent.arrived.Swap(nil); came != nil && l.enforced.arrived.IsZero() {
+		l.enforced.arrived = *came
 	}
 	l.enforced.changed(time.Now(), l.cfg)
 	if old == nil || nodesChanged(old, s) {

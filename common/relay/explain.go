@@ -197,8 +197,8 @@ func (r *Relay) ask(ctx context.Context, name string, f model.Flow) (*explain.Re
 func (r *Relay) Notes(ctx context.Context) []string {
 	named := r.require(ctx, access.Right{Verb: access.Get, Resource: access.Nodes}) == nil
 	var notes, down []string
-	if node := r.objects.node.Load(); node != nil && named {
-		notes = append(notes, fmt.Sprintf("These are the policies and pods that node %s knew at %s.", *node, time.Unix(0, r.objects.checked.Load()).UTC().Format("15:04:05 UTC")))
+	if node, at := r.objects.node.Load(), r.objects.checked.Load(); node != nil && at != nil && named {
+		notes = append(notes, fmt.Sprintf("These are the policies and pods that node %s knew at %s.", *node, at.UTC().Format("15:04:05 UTC")))
 	}
 	r.health.mutex.Lock()
 	all := r.health.last

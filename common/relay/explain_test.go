@@ -298,7 +298,7 @@ func TestRefresh(t *testing.T) {
 	first := r.Objects()
 	again := func() {
 		t.Helper()
-		r.objects.checked.Store(0)
+		r.objects.checked.Store(nil)
 		if err := r.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -451,7 +451,7 @@ func TestExplainOtherPods(t *testing.T) {
 		t.Errorf("notes of 10 pages took %s with a hung node", took)
 	}
 	began = time.Now()
-	r.objects.checked.Store(0)
+	r.objects.checked.Store(nil)
 	if err := r.Refresh(t.Context()); err != nil || r.Objects().Stale == "" {
 		t.Errorf("%v", err)
 	}

@@ -38,8 +38,9 @@ type objects struct {
 	turn chan struct{}
 	// newest is what pages show; nil before the first answer.
 	newest atomic.Pointer[page.Cluster]
-	// checked is the time of the last answer in Unix nanoseconds, and node the agent that gave it.
-	checked atomic.Int64
+	// checked is the time of the last answer, nil before the first one, and node the agent that gave it. The monotonic reading
+	// of checked counts: the clock may be set.
+	checked atomic.Pointer[time.Time]
 	node    atomic.Pointer[string]
 	version string
 }
@@ -51,7 +52,10 @@ func (r *Relay) Objects() *page.Cluster { return r.objects.newest.Load() }
 // marks these as stale.
 func (r *Relay) Refresh(ctx context.Context) error {
 	o := &r.objects
-	fresh := func() bool { return time.Since(time.Unix(0, o.checked.Load())) < keepObjects }
+	fresh := func() bool {
+		at := o.checked.Load()
+		return at != nil && time.Since(*at) < keepObjects
+	}
 	if fresh() {
 		return nil
 	}
@@ -81,7 +85,8 @@ func (r *Relay) Refresh(ctx context.Context) error {
 		}
 		o.version = version
 		o.node.Store(&n.name)
-		o.checked.Store(time.Now().UnixNano())
+		now := time.Now()
+		o.checked.Store(&now)
 		return nil
 	}
 	if old := o.newest.Load(); old != nil {
