@@ -125,21 +125,22 @@ func (e env) previewReversal(p *takeover.Progress) {
 	}
 }
 
+const nothingToReverse = "this node has no migration to reverse"
+
 // backward reverses a migration.
 func (e env) backward(ctx context.Context, o *options) error {
 	p, err := takeover.Load(o.stateDir)
 	if err != nil {
 		return err
 	}
-	if p == nil {
-		fmt.Fprintln(e.Stdout, "this node has no migration to reverse")
+	switch {
+	case p == nil:
+		e.say(nothingToReverse)
 		return nil
-	}
-	if o.dryRun {
+	case o.dryRun:
 		e.previewReversal(p)
 		return nil
-	}
-	if p.Returning() {
+	case p.Returning():
 		return e.finishReturn(p, o)
 	}
 	n, err := e.open(ctx, o)
@@ -147,7 +148,16 @@ func (e env) backward(ctx context.Context, o *options) error {
 		return err
 	}
 	defer n.release()
-	if p.NeedsAgent() {
+	if p, err = takeover.Load(o.stateDir); err != nil { // another command may have held the directories until now
+		return err
+	}
+	switch {
+	case p == nil:
+		e.say(nothingToReverse)
+		return nil
+	case p.Returning():
+		return errors.New("another rollback has given the pods back: start the agent with --mode=policy, and run migrate rollback again")
+	case p.NeedsAgent():
 		return e.beginReturn(p, n, o)
 	}
 	if err := takeover.Reverse(p, 0, n, takeover.Save(o.stateDir), e.say); err != nil {
