@@ -76,6 +76,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	requests := server.New(node, log)
 	requests.Level = loglevel.New(o.log.Level())
 	services := []service{ // in the order in which they are stopped
+		{"sockets", sockets.Watch},
 		{"requests", func(ctx context.Context) error { return requests.Serve(ctx, sockets) }},
 		{"loop", node.Run},
 		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},

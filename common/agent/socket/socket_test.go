@@ -7,6 +7,7 @@ package socket_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -299,5 +300,32 @@ func TestOpen(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestWatch: a socket that is removed, or replaced by that of another process, is noticed.
+func TestWatch(t *testing.T) {
+	for name, change := range map[string]func(string) error{
+		"removed":  os.Remove,
+		"replaced": func(path string) error { return errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.sock")
+			s, err := socket.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			time.AfterFunc(1500*time.Millisecond, func() { // it has looked once by then
+				if err := change(socket.Inspection(path)); err != nil {
+					t.Error(err)
+				}
+			})
+			if err := s.Watch(ctx); err == nil || !strings.Contains(err.Error(), path+".inspect was removed") {
+				t.Error(err)
+			}
+		})
 	}
 }

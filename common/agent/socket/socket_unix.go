@@ -49,7 +49,11 @@ func Listen(path string) (net.Listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("restrict socket to its owner: %w", err), l.Close())
 	}
-	return &listener{l.(*net.UnixListener)}, nil
+	made, err := os.Lstat(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("check socket: %w", err), l.Close())
+	}
+	return &listener{l.(*net.UnixListener), path, made}, nil
 }
 
 // checkDir returns an error for a directory in which other users could replace the socket.
@@ -97,7 +101,20 @@ func removeStale(path string) error {
 }
 
 // listener accepts connections of the allowed users only.
-type listener struct{ *net.UnixListener }
+type listener struct {
+	*net.UnixListener
+	path string
+	made fs.FileInfo
+}
+
+// lost returns an error if another process has removed or replaced the file of the socket.
+func (l *listener) lost() error {
+	now, err := os.Lstat(l.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(now, l.made) {
+		return fmt.Errorf("socket %s was removed by another process, so no program reaches the agent: start it again", l.path)
+	}
+	return nil
+}
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {

@@ -3,8 +3,10 @@
 package socket
 
 import (
+	"context"
 	"errors"
 	"net"
+	"time"
 )
 
 // Sockets are the two listeners of an agent. Each speaks one protocol. Both have the same access rules.
@@ -34,6 +36,28 @@ func Open(address string) (*Sockets, error) {
 		return nil, errors.Join(err, requests.Close())
 	}
 	return &Sockets{requests, inspection}, nil
+}
+
+// watching is the interval in which Watch looks at the files of sockets.
+const watching = time.Second
+
+// Watch waits until the context is done. It returns an error if another process removes the file of a socket meanwhile: the
+// listener remains, but nobody can connect to it. Pipes of Windows cannot be removed.
+func (s *Sockets) Watch(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watching):
+		}
+		for _, l := range []net.Listener{s.Requests, s.Inspection} {
+			if f, ok := l.(interface{ lost() error }); ok {
+				if err := f.lost(); err != nil {
+					return err
+				}
+			}
+		}
+	}
 }
 
 // Close closes both sockets and, on Unix, removes their files. A socket that is already closed is not an
