@@ -38,8 +38,12 @@ func readClusterPolicy[T any, P apiObject[T]](convert func(*T, Strictness) conve
 			o, lost = salvage[T](raw)
 		}
 		if len(lost.errs) == 0 {
-			if o, d = decode[T](k, raw, s); len(d.Problems) > 0 {
-				return d
+			written, draft := decode[T](k, raw, s)
+			if len(draft.Problems) > 0 {
+				return draft
+			}
+			if s == Written {
+				o, d = written, draft
 			}
 		}
 		d.Meta = P(o)

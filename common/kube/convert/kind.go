@@ -58,8 +58,8 @@ type Kind struct {
 	Resource string
 	// Namespaced is true if its objects belong to namespaces.
 	Namespaced bool
-	// Policy is true if its objects become model.Policies. Unknown fields of stored ones are then reported,
-	// since they may restrict traffic, and so are findings about single objects.
+	// Policy is true if its objects become model.Policies. Findings about single objects are then reported, and so
+	// are unknown fields of stored ones, which may restrict traffic, unless a client drops them (NetworkPolicy).
 	Policy bool
 	// Reported is true if agents write conditions to the status of its objects, which are not policies.
 	Reported bool

@@ -256,7 +256,9 @@ func FuzzClusterPolicy(f *testing.F) {
 		r := k.Record(u)
 		if p, ok := r.Value.(*model.Policy); ok {
 			checkPolicy(t, p)
-			if len(errs) == 0 && r.Bad {
+			// An API server drops unknown fields of what it gets, so stored ones are of its own version.
+			unknown := func(w Warning) bool { return strings.Contains(w.Detail, "no such field") }
+			if len(errs) == 0 && r.Bad && !slices.ContainsFunc(warnings, unknown) {
 				t.Errorf("good when written, bad when stored: %v", r.Notes)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/common/kube/kubetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -78,4 +79,38 @@ func TestStoredActions(t *testing.T) {
 		t.Errorf("rules %+v, want one that denies everything", rules)
 	}
 	w.Problem("ClusterNetworkPolicy guard", "action", "Quarantine")
+}
+
+// TestUnknownFields adds a field of a newer API to an Accept rule: it may restrict the rule, which matches nothing from then on.
+// With such a field in the subject it is not known which pods the policy selects, and the last valid version stays.
+func TestUnknownFields(t *testing.T) {
+	t.Parallel()
+	const accept = `
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: guard}
+spec: {tier: Admin, priority: 7, subject: {namespaces: {}}, ingress: [{action: Accept, from: [{namespaces: {}}]}]}
+`
+	f := newFakeAPI(t)
+	f.served[cnpPath] = true
+	f.put(t, world1+"---"+accept)
+	w := startAPI(t, f)
+	peer := func(kind model.PeerKind) func(*model.Snapshot) bool {
+		return func(s *model.Snapshot) bool {
+			p, ok := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
+			return ok && len(p.Rules[model.Ingress]) == 1 && p.Rules[model.Ingress][0].Peers[0].Kind == kind
+		}
+	}
+	w.Until("the rule", peer(model.PeerPods))
+	w.NoProblems()
+	f.put(t, strings.Replace(accept, "action: Accept", "action: Accept, identity: {namespaces: [a.b]}", 1))
+	closed, _ := w.Until("the closed rule", peer(model.PeerUnknown)).Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
+	w.Problem("ClusterNetworkPolicy guard: spec.ingress[0].identity: this version does not know the field; the rule matches nothing")
+	f.put(t, strings.Replace(accept, "subject: {namespaces: {}}", "subject: {namespaces: {}, services: {}}", 1))
+	w.Problem("ClusterNetworkPolicy guard: spec.subject.services", "this version does not know the field")
+	w.Problem("ClusterNetworkPolicy guard: the object is not valid: its last valid version stays in force")
+	f.put(t, "{apiVersion: v1, kind: Pod, metadata: {name: after, namespace: shop}}")
+	if is, _ := w.Until("after", kubetest.HasPod("after")).Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}); is != closed {
+		t.Errorf("guard is %+v, want the last valid version", is)
+	}
 }
