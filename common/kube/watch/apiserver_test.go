@@ -270,15 +270,6 @@ func TestAPIServerThatHasJustStarted(t *testing.T) {
 	}
 }
 
-func TestAPIUnknownVersionIsReported(t *testing.T) {
-	f := newFakeAPI(t)
-	f.served["/apis/policy.networking.k8s.io/v7/clusternetworkpolicies"] = true
-	f.put(t, world1)
-	w := startAPI(t, f)
-	w.Until("db", kubetest.HasPod("db"))
-	w.Problem("ClusterNetworkPolicy", "v7", "not enforced")
-}
-
 func TestAPIBadPolicies(t *testing.T) {
 	f := newFakeAPI(t)
 	f.served[cnpPath] = true

@@ -33,7 +33,7 @@ func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 		if err == nil && answered.IsZero() {
 			answered = time.Now()
 		}
-		if err == nil && starting != nil && len(served)+len(unknown) < len(convert.CustomKinds()) && time.Since(answered) < a.cfg.CatchUp {
+		if err == nil && starting != nil && len(served) < len(convert.CustomKinds()) && time.Since(answered) < a.cfg.CatchUp {
 			err = fmt.Errorf("not all kinds are served yet: %w", starting)
 		}
 		wait := a.cfg.Discovery + rand.N(a.cfg.Discovery/4+1) // spread the requests of all nodes
@@ -80,7 +80,8 @@ func (a *APIServer) setRefusals(refusals ...string) {
 }
 
 // served returns the served kinds, each with the best supported version. unknown names kinds that are
-// served only in unsupported versions.
+// served only in unsupported versions: policies are read in the one that the API server prefers, as their unknown parts fail
+// closed. The version of other kinds is "".
 func (a *APIServer) served(ctx context.Context) (versions map[string]string, unknown []string, err error) {
 	offered := make(map[string][]string) // by resource
 	asked := make(map[string]bool)
@@ -99,12 +100,17 @@ func (a *APIServer) served(ctx context.Context) (versions map[string]string, unk
 			continue
 		}
 		i := slices.IndexFunc(k.Versions, func(v string) bool { return slices.Contains(offered[k.Resource], v) })
-		if i < 0 {
-			unknown = append(unknown, fmt.Sprintf("API server: %s is served as %s only and is not enforced; this version supports %s",
-				k.Name, strings.Join(offered[k.Resource], ", "), strings.Join(k.Versions, ", ")))
+		if i >= 0 {
+			versions[k.Name] = k.Versions[i]
 			continue
 		}
-		versions[k.Name] = k.Versions[i]
+		how := "the known objects stay in force, and others are not enforced"
+		if versions[k.Name] = ""; k.Policy {
+			versions[k.Name] = offered[k.Resource][0]
+			how = "what this version knows of it is enforced, and the rest fails closed"
+		}
+		unknown = append(unknown, fmt.Sprintf("API server: %s is served as %s only: %s; use a release that supports it, this one supports %s",
+			k.Name, strings.Join(offered[k.Resource], ", "), how, strings.Join(k.Versions, ", ")))
 	}
 	return versions, unknown, nil
 }
@@ -168,8 +174,10 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 			continue
 		case !ok:
 			continue
-		case watched && f.version == version:
+		case watched && (f.version == version || version == ""):
 			f.absent = 0
+			continue
+		case version == "":
 			continue
 		case watched:
 			// Another version: the known objects stay until the new feed has read it. The new feed replaces
