@@ -44,6 +44,8 @@ type Server struct {
 	// side is another API server over the same etcd, or nil.
 	side *front
 	args []string
+	// etcdArgs are the flags of etcd.
+	etcdArgs []string
 }
 
 // front is a kube-apiserver; process is nil while it does not run.
@@ -88,10 +90,10 @@ func (s *Server) start(ctx context.Context) (err error) {
 	s.api = &front{port: ports[0]}
 	client, peer := "http://"+s.hostPort(ports[1]), "http://"+s.hostPort(ports[2])
 	// A single member with temporary data: elect immediately, and do not wait for the disk.
-	s.etcd, err = s.launch("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
+	s.etcdArgs = []string{"--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
 		"--heartbeat-interval", "10", "--election-timeout", "100", "--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--quota-backend-bytes", "4294967296")
-	if err != nil {
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer, "--quota-backend-bytes", "4294967296"}
+	if s.etcd, err = s.launch("etcd", s.etcdArgs...); err != nil {
 		return err
 	}
 	s.args = []string{"--etcd-servers=" + client, "--bind-address=" + s.cfg.Address.String(), "--advertise-address=" + s.cfg.Address.String(),
@@ -199,6 +201,30 @@ func (s *Server) ready(ctx context.Context, port int) error {
 
 // KillAPI ends kube-apiserver by SIGKILL. etcd and the data stay.
 func (s *Server) KillAPI() error { return s.api.kill() }
+
+// BackUp copies the data of etcd. The API server answers no requests meanwhile.
+func (s *Server) BackUp(ctx context.Context) error {
+	return s.withoutEtcd(ctx, func(data, copied string) error { return os.CopyFS(copied, os.DirFS(data)) })
+}
+
+// Restore replaces the data of etcd by those of BackUp, once. Resource versions go back.
+func (s *Server) Restore(ctx context.Context) error {
+	return s.withoutEtcd(ctx, func(data, copied string) error { return errors.Join(os.RemoveAll(data), os.Rename(copied, data)) })
+}
+
+// withoutEtcd calls a function with the directories of the data and of their copy, while nothing runs.
+func (s *Server) withoutEtcd(ctx context.Context, do func(data, copied string) error) (err error) {
+	if err := errors.Join(s.KillAPI(), s.etcd.kill()); err != nil {
+		return err
+	}
+	if err := do(filepath.Join(s.dir, "etcd"), filepath.Join(s.dir, "backup")); err != nil {
+		return err
+	}
+	if s.etcd, err = s.launch("etcd", s.etcdArgs...); err != nil {
+		return err
+	}
+	return s.StartAPI(ctx)
+}
 
 // Halt stops kube-apiserver (SIGSTOP) until Continue: it answers no more, but its connections stay open.
 func (s *Server) Halt() error { return s.api.cmd.Process.Signal(syscall.SIGSTOP) }

@@ -147,6 +147,30 @@ func (f *fakeAPI) remove(t *testing.T, text string) {
 	f.set(func() { f.store(object, true) })
 }
 
+// backUp returns a function that brings back the present objects and resource version.
+func (f *fakeAPI) backUp() (restore func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	rv, events, objects := f.rv, slices.Clone(f.events), maps.Clone(f.objects)
+	for path := range objects {
+		objects[path] = maps.Clone(objects[path])
+	}
+	return func() { f.set(func() { f.rv, f.events, f.objects = rv, events, objects }) }
+}
+
+// tooLate answers a request for a state that is at least as new as a later version than the present one. It reports whether it did.
+func (f *fakeAPI) tooLate(w http.ResponseWriter, r *http.Request) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if rv, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion")); rv <= f.rv {
+		return false
+	}
+	answer(w, http.StatusGatewayTimeout, map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": http.StatusGatewayTimeout,
+		"reason": "Timeout", "message": "Too large resource version", "details": map[string]any{"causes": []any{map[string]any{
+			"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}}}})
+	return true
+}
+
 func (f *fakeAPI) store(object map[string]any, gone bool) {
 	f.rv++
 	meta := object["metadata"].(map[string]any)
@@ -207,6 +231,9 @@ func (f *fakeAPI) known(path string) bool {
 }
 
 func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
+	if f.tooLate(w, r) {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	path := r.URL.Path
@@ -260,6 +287,8 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	case q.Get("sendInitialEvents") == "true" && !streams:
 		fail(w, http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is forbidden")
 		return
+	case q.Get("sendInitialEvents") == "true" && f.tooLate(w, r):
+		return
 	}
 	f.mu.Lock()
 	send := eventSender(w, f.protobuf && !f.served[r.URL.Path])
@@ -286,7 +315,7 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 				send(e.kind, e.object)
 			}
 		}
-		since = f.rv
+		since = max(since, f.rv) // a client that knows a later version gets no changes until then
 		changed := f.changed
 		f.mu.Unlock()
 		w.(http.Flusher).Flush()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -61,6 +62,8 @@ type feed struct {
 	diedAt        time.Time // when it was live last
 	// watches numbers the watches.
 	watches int
+	// interrupted is true after a watch has ended early: the API server may be another one by then.
+	interrupted bool
 }
 
 var _ cache.TransformingStore = (*feed)(nil)
@@ -82,12 +85,11 @@ func (f *feed) run(ctx context.Context) {
 			return f.trim(page)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			w, err := f.watch(ctx, opts)
+			w, err := f.resume(ctx, opts)
 			if err != nil {
 				f.report(ctx, "watch", err)
-				return nil, err
 			}
-			return f.opened(ctx, w, opts.SendInitialEvents != nil && *opts.SendInitialEvents), nil
+			return w, err
 		},
 	}
 	logger := klog.FromContext(ctx)
@@ -95,6 +97,53 @@ func (f *feed) run(ctx context.Context) {
 		Backoff: &wait.Backoff{Duration: min(200*time.Millisecond, f.cfg.Backoff), Cap: f.cfg.Backoff, Steps: 100, Factor: 2, Jitter: 0.5}})
 	r.WatchListPageSize = f.cfg.PageSize
 	r.RunWithContext(ctx)
+}
+
+// resume opens a watch.
+func (f *feed) resume(ctx context.Context, opts metav1.ListOptions) (watcher, error) {
+	initial := opts.SendInitialEvents != nil && *opts.SendInitialEvents
+	f.mu.Lock()
+	interrupted := f.interrupted
+	f.mu.Unlock()
+	if interrupted && !initial {
+		if err := f.continues(ctx, opts.ResourceVersion); err != nil {
+			return nil, err
+		}
+	}
+	var ends time.Time
+	if opts.TimeoutSeconds != nil {
+		ends = time.Now().Add(time.Duration(*opts.TimeoutSeconds) * time.Second)
+	}
+	w, err := f.watch(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return f.opened(ctx, w, initial, ends), nil
+}
+
+// continues returns an error of the kind Expired if the API server has not reached a known resource version: it was restored
+// from a backup. Asked for changes since that version it would send none until its own versions have reached it.
+func (f *feed) continues(ctx context.Context, known string) error {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	defer cancel()
+	page, err := f.list(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return err
+	}
+	at, err := meta.ListAccessor(page)
+	if err != nil {
+		return fmt.Errorf("read list of %s: %w", f.kind.Name, err)
+	}
+	// Without an order of versions the server must report unknown ones itself.
+	if order, err := resourceversion.CompareResourceVersion(at.GetResourceVersion(), known); err == nil && order < 0 {
+		f.log.Warn("the API server has an earlier state than before, as after a restored backup: reading all objects again",
+			"kind", f.kind.Name, "version", at.GetResourceVersion(), "known", known)
+		return apierrors.NewResourceExpired(fmt.Sprintf("resource version %s is later than %s of the API server", known, at.GetResourceVersion()))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.interrupted = false
+	return nil
 }
 
 // watchProbation is how long a watch must be open before it counts as live. The client reports a connection
@@ -108,10 +157,12 @@ type openWatch struct {
 	ctx     context.Context
 	number  int
 	believe *time.Timer
+	ends    time.Time
 }
 
-// opened records that a watch is open. streams reports whether it begins with all existing objects.
-func (f *feed) opened(ctx context.Context, w watcher, streams bool) watcher {
+// opened records that a watch is open. streams reports whether it begins with all existing objects. The API server ends it at the
+// given time or later, unless it fails.
+func (f *feed) opened(ctx context.Context, w watcher, streams bool, ends time.Time) watcher {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams = streams
@@ -122,7 +173,7 @@ func (f *feed) opened(ctx context.Context, w watcher, streams bool) watcher {
 		if !streams {
 			f.setLive(number, true)
 		}
-	})}
+	}), ends}
 }
 
 // Stop implements watch.Interface.
@@ -131,6 +182,11 @@ func (w openWatch) Stop() {
 		w.feed.report(w.ctx, "watch", errors.New("the connection cannot be made, or ends at once"))
 	}
 	w.feed.setLive(w.number, false)
+	if time.Now().Before(w.ends) {
+		w.feed.mu.Lock()
+		w.feed.interrupted = true
+		w.feed.mu.Unlock()
+	}
 	w.watcher.Stop()
 }
 
@@ -296,7 +352,7 @@ func (f *feed) Replace(list []any, _ string) error {
 	if f.retired {
 		return nil
 	}
-	f.changes, f.complete, f.synced = changes, true, true
+	f.changes, f.complete, f.synced, f.interrupted = changes, true, true, false
 	if f.streams {
 		f.live, f.streams = true, false
 		f.note(nil, false) // a complete list needs no probation
