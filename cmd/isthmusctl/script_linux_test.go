@@ -188,11 +188,17 @@ func dump(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(writeFile(ts.MkAbs(args[0]), `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(pods, ",\n")+"]}"))
 }
 
-// refuse writes a kubeconfig file that leads to a port where nothing listens: refuse FILE
+// refuse writes a kubeconfig file for an address where nothing listens, or with silent where nothing answers:
+// refuse [silent] KUBECONFIG
 func refuse(ts *testscript.TestScript, _ bool, args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	ts.Check(err)
-	ts.Check(l.Close())
+	if args[0] == "silent" {
+		args = args[1:]
+		ts.Defer(func() { ts.Check(l.Close()) })
+	} else {
+		ts.Check(l.Close())
+	}
 	writeKubeconfig(ts, args[0], "http://"+l.Addr().String())
 }
 

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,9 +74,14 @@ func (s *Source) Follow(ctx context.Context, publish func(*model.Snapshot, Probl
 	case why != nil && !known:
 		return fmt.Errorf("read from the API server: %w", why)
 	case !known && ctx.Err() == nil:
-		return fmt.Errorf("read from the API server: no complete answer within %s: raise --timeout: %s", s.timeout, cli.Shorten(api.Problems(), 2))
+		return fmt.Errorf("read from the API server: no complete answer within %s: raise --timeout: %s", s.timeout, missing(api))
 	}
 	return nil
+}
+
+// missing returns what did not arrive from the API server.
+func missing(api *watch.APIServer) string {
+	return cmp.Or(api.Behind(), cli.Shorten(api.Problems(), 1))
 }
 
 // follow reports whether the API server still answers.

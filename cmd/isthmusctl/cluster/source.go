@@ -404,7 +404,7 @@ func (s *Source) loadAPI(ctx context.Context) (*model.Snapshot, Problems, error)
 		return nil, Problems{}, fmt.Errorf("read from the API server: %w", err)
 	case snapshot == nil:
 		return nil, Problems{}, fmt.Errorf("read from the API server: no complete answer within %s: raise --timeout: %s",
-			s.timeout, cli.Shorten(api.Problems(), 2))
+			s.timeout, missing(api))
 	}
 	if s.WantServices {
 		if s.Services, s.EndpointSlices, err = api.Services(whole); err != nil {

@@ -143,7 +143,7 @@ func list[T any, L listOf[T]](ctx context.Context, c *Cluster, resource, namespa
 	for {
 		l := L(new(T))
 		if err := c.client.Get().Namespace(namespace).Resource(resource).VersionedParams(&options, c.codec).Do(ctx).Into(l); err != nil {
-			return fmt.Errorf("list %s: %w", resource, err)
+			return fmt.Errorf("list %s: %w", resource, watch.Described(err))
 		}
 		page(l)
 		if options.Continue = l.GetContinue(); options.Continue == "" {

@@ -81,7 +81,7 @@ func described(what string, err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%s: %w: %w: docs/operate/connectivity.md lists the rights", what, err, connectivity.ErrRefused)
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", what, watch.Described(err))
 }
 
 // Candidates returns the nodes that a label selector matches; empty matches all.

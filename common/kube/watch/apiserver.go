@@ -10,8 +10,10 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -334,8 +336,8 @@ func (a *APIServer) Refused() error {
 }
 
 // Unreachable returns the error of a connection that will not succeed by waiting: nothing listens, the name is
-// not known, or the certificate is not valid. It is for callers that do not wait for a change. It returns nil if
-// there is no such error.
+// not known, the certificate is not valid, the server does not speak TLS, or there are no credentials. It is for callers that
+// do not wait for a change. It returns nil if there is no such error.
 func (a *APIServer) Unreachable() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -345,28 +347,48 @@ func (a *APIServer) Unreachable() error {
 		err := f.trouble
 		f.mu.Unlock()
 		if hopeless(err) {
-			return connectionError(err)
+			return Described(err)
 		}
 	}
 	return nil
 }
 
-// connectionError names the API server instead of one request.
-func connectionError(err error) error {
+// Described adds the remedy to an error of a request that will not succeed by waiting, and names the API server instead of
+// the request. Other errors stay as they are.
+func Described(err error) error {
+	if !hopeless(err) {
+		return err
+	}
+	remedy := "check that it runs, and the server in the kubeconfig file"
+	if withoutCredentials(err) {
+		remedy = "install the command of users[].user.exec in the kubeconfig file, or log in with it"
+	}
 	at := "API server"
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
+		if withoutCredentials(u) { // client-go may add lines about the command
+			err = errors.New(strings.Join(strings.Fields(err.Error()), " "))
+		}
 		if to, parseErr := url.Parse(u.URL); parseErr == nil {
 			at = to.Scheme + "://" + to.Host
 		}
 	}
-	return fmt.Errorf("%s: %w: check that it runs, and the server in the kubeconfig file", at, err)
+	return fmt.Errorf("%s: %w: %s", at, err, remedy)
 }
 
 func hopeless(err error) bool {
 	var dns *net.DNSError
-	var tlsErr *tls.CertificateVerificationError
-	return utilnet.IsConnectionRefused(err) || errors.As(err, &dns) && dns.IsNotFound || errors.As(err, &tlsErr)
+	var certificate *tls.CertificateVerificationError
+	var plain tls.RecordHeaderError // no TLS
+	return utilnet.IsConnectionRefused(err) || errors.As(err, &dns) && dns.IsNotFound || errors.As(err, &certificate) ||
+		errors.As(err, &plain) || errors.Is(err, http.ErrSchemeMismatch) || withoutCredentials(err)
+}
+
+// withoutCredentials reports whether the command that a kubeconfig file names for credentials failed. client-go has no type for
+// that error.
+func withoutCredentials(err error) bool {
+	u, ok := errors.AsType[*url.Error](err)
+	return ok && strings.HasPrefix(u.Err.Error(), "getting credentials: ")
 }
 
 // lost records that a kind cannot be read.

@@ -213,6 +213,8 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 	}
 	refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 	switch {
+	case apierrors.IsUnauthorized(err):
+		err = fmt.Errorf("%w: the API server does not accept the credentials of this program: renew them", err)
 	case refused:
 		err = fmt.Errorf("%w: grant this program's account the right to list and watch it", err)
 	case apierrors.IsInvalid(err), apierrors.IsResourceExpired(err), apierrors.IsGone(err):

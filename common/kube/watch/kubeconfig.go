@@ -40,6 +40,11 @@ func kubeconfig(cfg APIConfig) (*rest.Config, error) {
 		AuthInfo: api.AuthInfo{Impersonate: cfg.Impersonate, ImpersonateGroups: cfg.ImpersonateGroups}}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) { // its words name a variable that is not read here
+		if named := os.Getenv("KUBECONFIG"); cfg.Kubeconfig == "" && !DefaultKubeconfig() && named != "" {
+			return nil, fmt.Errorf("KUBECONFIG %s: no such file: correct it, or give --kubeconfig FILE", named)
+		} else if cfg.Kubeconfig == "" && !DefaultKubeconfig() {
+			return nil, errors.New("no cluster given: give --kubeconfig FILE, or set KUBECONFIG")
+		}
 		err = errors.New("no cluster for the context in use: name a file and a context that have one")
 	}
 	if err != nil && cfg.Kubeconfig != "" {
