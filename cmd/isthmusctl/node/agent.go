@@ -73,7 +73,7 @@ func remedy(err error) string {
 	case errors.Is(err, fs.ErrPermission):
 		return "run isthmusctl as root, on Windows as an administrator"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return "start isthmus-agent, or give the path of its socket with --socket"
+		return "start isthmus-agent, or give the path of its socket with --socket; from another machine, run isthmusctl in the agent pod of the node, by kubectl exec"
 	}
 	return "check whether isthmus-agent runs"
 }

@@ -41,15 +41,22 @@ endpoints that deny everything; the output is always JSON. With --node, the node
 
 Exit status: 0 on success, 2 after an error.`,
 		Args: cli.NoArgs,
-		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(e.compile(c.Context(), o)) }),
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			for _, name := range []string{"hns", "hns-mode"} {
+				if o.os != string(model.Windows) && c.Flags().Changed(name) {
+					return cli.Usagef("--%s: works with --os windows only", name)
+				}
+			}
+			return o.Complete(e.compile(c.Context(), o))
+		}),
 	}
 	o.Register(c)
 	o.RegisterPlaceholders(c)
 	f := c.Flags()
 	f.StringSliceVar(&o.nodes, "node", nil, "compile for these nodes only")
 	f.StringVar(&o.os, "os", "", "linux or windows: print what the agent writes on this system")
-	f.StringSliceVar(&o.hns, "hns", []string{"13.3"}, "versions of HNS to print requests for")
-	f.StringVar(&o.mode, "hns-mode", "l2bridge", "network type of Windows nodes: l2bridge or overlay")
+	f.StringSliceVar(&o.hns, "hns", []string{"13.3"}, "with --os windows: versions of HNS to print requests for")
+	f.StringVar(&o.mode, "hns-mode", "l2bridge", "with --os windows: network type of the nodes, l2bridge or overlay")
 	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
 	return c
 }

@@ -104,7 +104,7 @@ func TestOfflineErrors(t *testing.T) {
 		"family":            {"explain -m testdata/mixed --from fd00:1::11 --to shop/api-1 --port 1", "the ends have no addresses of one family"},
 		"no node":           {"compile -m testdata/mixed --node mac", "no such node; there are: lin, win"},
 		"no os":             {"compile -m testdata/mixed --os plan9", "give linux or windows"},
-		"hns mode":          {"compile -m testdata/mixed --hns-mode nat", "give l2bridge or overlay"},
+		"hns mode":          {"compile -m testdata/mixed --os windows --hns-mode nat", "give l2bridge or overlay"},
 		"old HNS":           {"compile -m testdata/mixed --os windows --hns 8.1", "older than 9.2"},
 		"nothing there":     {"compile -m EMPTY", "no policies, pods, workloads, namespaces, nodes or deny lists"},
 		"no pods":           {"matrix -m NAMESPACES", "there are no such pods to show; --placeholders adds a placeholder pod"},
