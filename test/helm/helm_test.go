@@ -207,7 +207,9 @@ func TestValues(t *testing.T) {
 		controlled + ",controller.extraArgs={--burst=1}":                                          "- \"--burst=1\"\n",
 		controlled + ",controller.podLabels.team=net,controller.podAnnotations.a=b":               "component: controller\n        team: net\n      annotations:\n        a: b\n",
 		controlled + ",controller.affinity.podAffinity.x=y":                                       "affinity:\n        podAffinity:\n          x: \"y\"\n",
-		"linux.nodeSelector.pool=a":                                                               "pool: a\n",
+		"linux.nodeSelector.pool=a":                                                               "      nodeSelector:\n        kubernetes.io/os: linux\n        pool: a\n",
+		`linux.nodeSelector.kubernetes\.io/os=linux`:                                              "      nodeSelector:\n        kubernetes.io/os: linux\n      tolerations:\n",
+		"apiServer.host=fd00::1":                                                                  `{name: KUBERNETES_SERVICE_HOST, value: "fd00::1"}`,
 		"image.pullSecrets[0].name=registry":                                                      `imagePullSecrets: [{"name":"registry"}]`,
 		"agent.extraArgs={--log-level=info}":                                                      `- "--log-level=info"`,
 		controlled:                                                                                "- --cluster-cidr=10.0.0.0/8\n            - --cluster-cidr=fd00::/48\n",
@@ -271,6 +273,20 @@ func TestRelayValues(t *testing.T) {
 	})
 }
 
+// TestSwitches sets values to on and off without quotes, which YAML 1.1 reads as true and false.
+func TestSwitches(t *testing.T) {
+	checkValues(t, map[string]string{
+		"linux.xdpDevices=false":                                                                 "- --xdp-devices=off\n",
+		"linux.flowEvents.kind=false":                                                            "- --flow-events=off\n            - --cni-bin-dir",
+		windowsNodes + ",windows.flowEvents.kind=false":                                          "- --flow-events=off\n            - --fabric",
+		windowsNodes + ",windows.sets=false":                                                     "- --hns-sets=off\n",
+		windowsNodes + ",windows.sets=true":                                                      "- --hns-sets=on\n",
+		windowsNodes + ",windows.ruleCounters=false":                                             "- --hns-mode=l2bridge\n            - --flow-events",
+		windowsNodes + ",windows.endpointPool=false":                                             "- --hns-mode=l2bridge\n            - --flow-events",
+		"mode=policy,windows.enabled=true,windows.endpointPool=false,windows.ruleCounters=false": "- --mode=policy\n",
+	})
+}
+
 // TestSchema sets values that the schema of the chart must refuse.
 func TestSchema(t *testing.T) {
 	for _, flags := range []string{
@@ -308,6 +324,12 @@ func TestContradictions(t *testing.T) {
 		scraped + ",agent.httpAddress=127.0.0.1:9470":                                                            `leave agent.httpAddress empty, or set it to ":9470"`,
 		scraped + ",controller.httpAddress=127.0.0.1:9471," + controlled:                                         `leave controller.httpAddress empty, or set it to ":9471"`,
 		"prometheus.annotations=true,controller.httpAddress=localhost:9471," + controlled:                        "controller.httpAddress localhost:9471",
+		`linux.nodeSelector.kubernetes\.io/os=windows`:                                                           "linux.nodeSelector: kubernetes.io/os: windows: these pods run on linux nodes",
+		windowsNodes + `,windows.nodeSelector.kubernetes\.io/os=linux`:                                           "windows.nodeSelector: kubernetes.io/os: linux",
+		controlled + `,controller.nodeSelector.kubernetes\.io/os=windows`:                                        "controller.nodeSelector: kubernetes.io/os: windows",
+		`relay.enabled=true,relay.nodeSelector.kubernetes\.io/os=windows`:                                        "relay.nodeSelector: kubernetes.io/os: windows",
+		"apiServer.host=https://192.0.2.1":                                                                       "apiServer.host https://192.0.2.1: give the name or the address alone, and the port as apiServer.port",
+		"apiServer.host=192.0.2.1:6443":                                                                          "apiServer.host 192.0.2.1:6443: give the name",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)

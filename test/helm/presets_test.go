@@ -74,9 +74,17 @@ func TestPolicyMode(t *testing.T) {
 			}
 		}
 	}
+	// Each agent with --config has the ConfigMap with its settings.
+	settings := render(t, "--set", both+",agent.config.audit-interval=30s")
+	for _, system := range []string{"linux", "windows"} {
+		if !strings.Contains(settings, "configMap: {name: isthmus-agent-"+system+"}") || !strings.Contains(settings, "kind: ConfigMap\nmetadata:\n  name: isthmus-agent-"+system+"\n") {
+			t.Errorf("no settings for the agents on %s in\n%s", system, settings)
+		}
+	}
 	for flags, want := range map[string]string{
 		"mode=observe,windows.enabled=true":           "mode observe is for Linux nodes, as HNS cannot report what policy would drop: set windows.enabled=false",
 		both + ",windows.endpointPool=auto":           "windows.endpointPool have no meaning with mode policy",
+		both + ",windows.sets=on":                     "windows.sets and windows.endpointPool have no meaning with mode policy",
 		both + ",windows.serviceCIDRs={10.96.0.0/12}": "have no meaning with mode policy",
 		policy + ",agent.mtu=1400":                    "have no meaning with mode policy",
 		policy + ",agent.uplink=eth1":                 "have no meaning with mode policy",

@@ -26,10 +26,7 @@ terminationGracePeriodSeconds: 15
 imagePullSecrets: {{ toJson . }}
 {{- end }}
 nodeSelector:
-  kubernetes.io/os: {{ .os }}
-  {{- with .own.nodeSelector }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "isthmus.nodes" . | nindent 2 }}
 {{- with .own.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
@@ -38,6 +35,23 @@ affinity:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* The labels of nodes: (dict "os" os "own" values "name" the name of these values). */}}
+{{- define "isthmus.nodes" -}}
+{{- $os := get .own.nodeSelector "kubernetes.io/os" | default .os }}
+{{- if ne $os .os }}
+{{- fail (printf "%s.nodeSelector: kubernetes.io/os: %s: these pods run on %s nodes: remove it" .name $os .os) }}
+{{- end -}}
+kubernetes.io/os: {{ .os }}
+{{- with omit .own.nodeSelector "kubernetes.io/os" }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* YAML 1.1 reads "on" and "off" without quotes as true and false. */}}
+{{- define "isthmus.switch" -}}
+{{ get (dict "true" "on" "false" "off") (toString .) | default . }}
 {{- end }}
 
 {{/* The token for the API server. The one that is mounted by default is valid for a year. */}}
@@ -223,6 +237,9 @@ env:
   - name: NODE_NAME
     valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
   {{- with .Values.apiServer.host }}
+  {{- if not (regexMatch "^([A-Za-z0-9_.-]+|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*)$" .) }}
+  {{- fail (printf "apiServer.host %s: give the name or the address alone, and the port as apiServer.port" .) }}
+  {{- end }}
   - {name: KUBERNETES_SERVICE_HOST, value: {{ quote . }}}
   - {name: KUBERNETES_SERVICE_PORT, value: {{ quote $.Values.apiServer.port }}}
   {{- end }}
