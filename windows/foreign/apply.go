@@ -17,7 +17,6 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
-	"github.com/isthmus-net/isthmus/windows/statefile"
 )
 
 // Apply implements dataplane.Backend. A list that gives the right verdicts stays, since a write may reset
@@ -265,28 +264,4 @@ func (b *Backend) readBalancers(ctx context.Context) error {
 	defer b.mu.Unlock()
 	b.balanced = facts
 	return err
-}
-
-// Remove removes our ACLs from all endpoints, and the file of the Config. It leaves everything else as it is. It is
-// for uninstalling.
-func Remove(ctx context.Context, client hns.Client, file string, deadline time.Duration) error {
-	b := &Backend{hns: hns.Guard(client, hns.GuardConfig{Deadline: deadline})}
-	all, err := b.scan(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for i := range all {
-		p, err := split(all[i].Policies)
-		if err == nil && len(p.ownRaw) > 0 {
-			_, err = b.hns.ModifyEndpoint(ctx, all[i].ID, hns.Remove, p.ownRaw...)
-		}
-		if err != nil && !errors.Is(err, hns.ErrGone) {
-			errs = append(errs, fmt.Errorf("remove acls from hns endpoint %s: %w", all[i].Name, err))
-		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	return statefile.Remove(file)
 }

@@ -25,10 +25,8 @@ const maxOthers = 1000
 
 // parts are the policies of an endpoint.
 type parts struct {
-	// own are our ACLs, and ownRaw the same as HNS lists them. others are the ACLs of others.
-	own    []hns.ACL
-	ownRaw []hns.Policy
-	others []hns.ACL
+	// own are our ACLs, and others those of others.
+	own, others []hns.ACL
 	// kept are all policies but ours, as HNS lists them.
 	kept []hns.Policy
 }
@@ -53,7 +51,7 @@ func split(policies []hns.Policy) (parts, error) {
 			a.RuleType = hns.Switch
 		}
 		if strings.HasPrefix(a.ID, mark) {
-			if p.ownRaw = append(p.ownRaw, policy); !narrowed { // else the list is not what was written
+			if !narrowed { // else the list is not what was written
 				p.own = append(p.own, a)
 			}
 			continue

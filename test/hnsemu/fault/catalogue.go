@@ -128,6 +128,8 @@ func policies() []Row {
 		{Fault: "a write is accepted and has no effect", Answer: "read back, reported and written again",
 			Ways: []Way{{Name: "acls are accepted and not applied", Faults: lies("Modify.endpoint"), Says: "different ones"}, {Name: "a set is accepted and not applied", When: WhileItRuns, Faults: lies("Modify.network")},
 				{Name: "acls are applied and an error is given", Faults: []Fault{{Op: "Modify.endpoint", Times: 1, Code: hns.CodeUnspecified, After: true}}}}},
+		{Fault: "a request to remove ACLs has no effect, or HNS finds none of them (Azure NPM does not send it)", Answer: "beside other plugins, `uninstall` replaces the list instead, and fails while ACLs of Isthmus deny anything",
+			Elsewhere: "`TestRemoveIsIgnored` and `TestNothingIsRemoved` of `windows/foreign`"},
 		{Fault: "a new endpoint has no ACLs, which allows everything (not seen so far)", Answer: "ADD fails, and the endpoint is removed before it is attached",
 			Ways: []Way{quirk("created without its ACLs", hnstest.Quirks{OpenEndpoints: true}, "default deny")}},
 		{Fault: "ACLs are stored and not enforced (NAT networks of Server 2025 before KB5082063)", Answer: "Isthmus makes l2bridge and overlay networks only",
