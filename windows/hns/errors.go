@@ -29,6 +29,9 @@ const (
 	CodeBusy                uint32 = 0x800700AA // ERROR_BUSY; Guarded's own while an earlier write has not returned
 	CodeWaitTimeout         uint32 = 0x80070102 // WAIT_TIMEOUT
 	CodeServerUnavailable   uint32 = 0x800706BA // RPC_S_SERVER_UNAVAILABLE: the service is stopped
+	CodeCallFailed          uint32 = 0x800706BE // RPC_S_CALL_FAILED: the service has ended during the call
+	CodeNotRegistered       uint32 = 0x800706D9 // EPT_S_NOT_REGISTERED: the service has not begun to listen
+	CodeServiceNotActive    uint32 = 0x80070426 // ERROR_SERVICE_NOT_ACTIVE: a service that HNS needs is stopped
 	CodeAccessDenied        uint32 = 0x80070005 // E_ACCESSDENIED
 	CodeUnspecified         uint32 = 0x80004005 // E_FAIL: among others, networks created at the same time
 	CodeUnexpected          uint32 = 0x8000FFFF // E_UNEXPECTED
@@ -87,7 +90,7 @@ func (e *Error) class() error {
 		return ErrGone
 	case CodeObjectExists, CodeAlreadyExists, CodeNetworkExists, CodePolicyExists, CodePortExists, CodeAlreadyAttached, CodeNamespaceHas:
 		return ErrConflict
-	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeBusy, CodeWaitTimeout, CodeServerUnavailable:
+	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeBusy, CodeWaitTimeout, CodeServerUnavailable, CodeCallFailed, CodeNotRegistered, CodeServiceNotActive:
 		return ErrRetry
 	}
 	return ErrRefused

@@ -256,3 +256,24 @@ func TestVersions(t *testing.T) {
 		}
 	}
 }
+
+// TestGuardRetriesWhileTheServiceRestarts checks each code of a service that has ended, has not started, or that waits for another one:
+// the call is repeated.
+func TestGuardRetriesWhileTheServiceRestarts(t *testing.T) {
+	for _, code := range []uint32{hns.CodeServerUnavailable, hns.CodeCallFailed, hns.CodeNotRegistered, hns.CodeServiceNotActive, hns.CodeManagerStopped} {
+		f, g, calls := guarded(t, hns.GuardConfig{Backoff: time.Millisecond})
+		reduced := code
+		if code>>16 == 0x8007 { // as hcsshim does
+			reduced &= 0xFFFF
+		}
+		f.Before(func(op, _ string) error {
+			if len(calls()) > 1 {
+				return nil
+			}
+			return hns.NewError(op, reduced, "")
+		})
+		if _, err := g.Networks(context.Background()); err != nil || len(calls()) != 3 || calls()[0].Code != code {
+			t.Errorf("%#x: %v after %d attempts: %+v", code, err, len(calls()), calls())
+		}
+	}
+}
