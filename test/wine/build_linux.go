@@ -73,6 +73,11 @@ func BuildVFPControl(ctx context.Context, top, to string) error {
 	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "vfpctrl.exe"), "./test/hnsemu/vfpctrl")
 }
 
+// BuildHolder makes holder.exe, which takes names of the agent.
+func BuildHolder(ctx context.Context, top, to string) error {
+	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "holder.exe"), "./test/wine/holder")
+}
+
 // BuildHCN makes hcsshim's own tests of HNS, which need a service to run
 // against, into hcn.test.exe.
 func BuildHCN(ctx context.Context, top, to string) error {

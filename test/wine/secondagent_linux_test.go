@@ -26,7 +26,7 @@ func TestSecondAgentOnTheSameHNS(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "other")
 	own := []string{"--state-dir", Path(state), "--socket", `\\.\pipe\isthmus-other`, "--hns-network", "other"}
 	serve := append([]string{"--node-name", "win1", "--manifests", Path(manifests), "--http-address", "127.0.0.1:9471"}, own...)
-	const want = `another process has the mutex Global\isthmus-hns`
+	const want = administrators + "isthmus-hns: another process has opened the pipe"
 	for _, args := range [][]string{serve, append([]string{"uninstall"}, own...)} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		out, err := m.Output(m.Command(ctx, filepath.Join(m.bin, "isthmus-agent.exe"), args...))

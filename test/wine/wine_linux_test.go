@@ -97,7 +97,7 @@ func machine(t *testing.T) *Machine {
 			return
 		}
 		bin := filepath.Join(shared.dir, "bin")
-		for _, build := range []func(ctx context.Context, top, to string) error{Build, BuildConformance, BuildSmoke, BuildVFPControl, BuildHCN, BuildPlugins} {
+		for _, build := range []func(ctx context.Context, top, to string) error{Build, BuildConformance, BuildSmoke, BuildVFPControl, BuildHolder, BuildHCN, BuildPlugins} {
 			if shared.err = build(ctx, "../..", bin); shared.err != nil {
 				return
 			}

@@ -13,8 +13,12 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// Protected begins the names of pipes that Windows lets only administrators and the system make. Every process may make one of another
+// name before the agent does, and so keep it from starting.
+const Protected = `\\.\pipe\ProtectedPrefix\Administrators\`
+
 // Default is the address of the agent's socket.
-const Default = `\\.\pipe\isthmus`
+const Default = Protected + "isthmus"
 
 // descriptor is an SDDL string. The administrators own the pipe, which Dial checks. It gives full access to
 // the system and to administrators only, and denies clients from the network.
@@ -24,7 +28,7 @@ const descriptor = "O:BAD:P(D;;GA;;;NU)(A;;GA;;;SY)(A;;GA;;;BA)"
 func Listen(address string) (net.Listener, error) {
 	l, err := winio.ListenPipe(address, &winio.PipeConfig{SecurityDescriptor: descriptor})
 	if errors.Is(err, os.ErrExist) || errors.Is(err, windows.ERROR_ACCESS_DENIED) {
-		return nil, fmt.Errorf("listen on %s: another process has opened the pipe: stop the other agent: %w", address, err)
+		return nil, fmt.Errorf("listen on %s: another process has opened the pipe, or this one may not: stop the other agent, and run this one as an administrator: %w", address, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)

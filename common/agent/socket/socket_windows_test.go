@@ -47,9 +47,9 @@ func TestPipeOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestOwnPipe connects to a pipe of Listen.
+// TestOwnPipe connects to a pipe of Listen that only administrators can make. A second one of that name is refused.
 func TestOwnPipe(t *testing.T) {
-	address := fmt.Sprintf(`\\.\pipe\isthmus-test-%d`, os.Getpid())
+	address := fmt.Sprintf("%sisthmus-test-%d", socket.Protected, os.Getpid())
 	l, err := socket.Listen(address)
 	if err != nil {
 		t.Fatal(err)
@@ -70,5 +70,8 @@ func TestOwnPipe(t *testing.T) {
 	c.Close()
 	if err := <-accepted; err != nil {
 		t.Error(err)
+	}
+	if second, err := socket.Listen(address); err == nil || !strings.Contains(err.Error(), "another process has opened the pipe") {
+		t.Errorf("a second pipe: %v, %v", second, err)
 	}
 }

@@ -10,7 +10,8 @@
  *     older ones;
  *   - NtCreateNamedPipeFile: an instance opened without the right to read or
  *     write takes no client on Windows; on Wine it does, and go-winio, which
- *     holds the name of a pipe that way, then waits for ever;
+ *     holds the name of a pipe that way, then waits for ever. Wine also lets any
+ *     process add to a pipe that it asked to create;
  *   - WSAIoctl: SIO_UDP_NETRESET succeeds;
  *   - GetProcAddress, as the program itself imports it: procedures that
  *     iphlpapi.dll lacks, or has in part, are those of iphlpapi-more.dll. Those of
@@ -23,6 +24,10 @@
 
 #ifndef SIO_UDP_NETRESET
 #define SIO_UDP_NETRESET _WSAIOW(IOC_VENDOR, 15)
+#endif
+
+#ifndef STATUS_ACCESS_DENIED
+#define STATUS_ACCESS_DENIED ((NTSTATUS)0xC0000022)
 #endif
 
 /* Classes of NtSetInformationFile, and the flags of the newer ones. */
@@ -74,17 +79,35 @@ static NTSTATUS NTAPI set_information_replaced(HANDLE file, IO_STATUS_BLOCK *io,
 	return status;
 }
 
+/* Reports whether a pipe exists, without a connection to it. */
+static BOOL pipe_exists(const UNICODE_STRING *name)
+{
+	static const WCHAR nt[] = L"\\??\\", win32[] = L"\\\\.\\";
+	const size_t prefix = sizeof nt / sizeof *nt - 1, length = name->Length / sizeof(WCHAR);
+	WCHAR path[MAX_PATH];
+
+	if (length < prefix || length >= MAX_PATH || memcmp(name->Buffer, nt, prefix * sizeof *nt))
+		return FALSE;
+	memcpy(path, win32, prefix * sizeof *path);
+	memcpy(path + prefix, name->Buffer + prefix, (length - prefix) * sizeof *path);
+	path[length] = 0;
+	return WaitNamedPipeW(path, 1) || GetLastError() == ERROR_SEM_TIMEOUT;
+}
+
 static NTSTATUS NTAPI create_pipe_replaced(HANDLE *pipe, ULONG access, OBJECT_ATTRIBUTES *name, IO_STATUS_BLOCK *io,
 					 ULONG share, ULONG disposition, ULONG options, ULONG type, ULONG read_mode,
 					 ULONG completion, ULONG instances, ULONG in, ULONG out, LARGE_INTEGER *timeout)
 {
 	const ULONG usable = GENERIC_READ | GENERIC_WRITE | GENERIC_ALL | FILE_READ_DATA | FILE_WRITE_DATA;
-	NTSTATUS status = wine_create_pipe(pipe, access, name, io, share, disposition, options, type, read_mode,
-					   completion, instances, in, out, timeout);
 	OBJECT_ATTRIBUTES again;
 	IO_STATUS_BLOCK unused;
+	NTSTATUS status;
 	HANDLE client;
 
+	if (disposition == FILE_CREATE && name->ObjectName && pipe_exists(name->ObjectName))
+		return STATUS_ACCESS_DENIED;
+	status = wine_create_pipe(pipe, access, name, io, share, disposition, options, type, read_mode, completion,
+				  instances, in, out, timeout);
 	if (status < 0 || access & usable)
 		return status;
 	/* No other process can connect to an instance that has a client. This one is
