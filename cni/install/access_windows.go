@@ -58,6 +58,30 @@ func checkAccess(path string) error {
 	return nil
 }
 
+// copyAccess gives a file the access list of another one. Without it a new file has that of its directory, which may let more users read.
+func copyAccess(from, to string) error {
+	sd, err := windows.GetNamedSecurityInfo(from, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION)
+	if err != nil {
+		return fmt.Errorf("read the access list of %s: %w", from, err)
+	}
+	list, _, err := sd.DACL()
+	if err != nil {
+		return fmt.Errorf("read the access list of %s: %w", from, err)
+	}
+	control, _, err := sd.Control()
+	if err != nil {
+		return fmt.Errorf("read the access list of %s: %w", from, err)
+	}
+	inherits := windows.SECURITY_INFORMATION(windows.UNPROTECTED_DACL_SECURITY_INFORMATION)
+	if control&windows.SE_DACL_PROTECTED != 0 {
+		inherits = windows.PROTECTED_DACL_SECURITY_INFORMATION
+	}
+	if err := windows.SetNamedSecurityInfo(to, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION|inherits, nil, nil, list, nil); err != nil {
+		return fmt.Errorf("set the access list of %s: %w", to, err)
+	}
+	return nil
+}
+
 // trusted reports whether a user could change everything on the host anyway, or is that of the agent.
 func trusted(sid, self *windows.SID) bool {
 	return sid.IsWellKnown(windows.WinLocalSystemSid) || sid.IsWellKnown(windows.WinBuiltinAdministratorsSid) || sid.String() == trustedInstaller || sid.Equals(self)

@@ -12,19 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepAttributes gives a new file the owner, the SELinux label, the access list and the other extended attributes of the one that it
+// copyAccess gives a new file the owner, the SELinux label, the access list and the other extended attributes of the one that it
 // replaces, as far as that is possible: an agent without the right to do so must still add its entry.
-func keepAttributes(f *os.File, like string) {
-	if info, err := os.Stat(like); err == nil {
+func copyAccess(from, to string) error {
+	if info, err := os.Stat(from); err == nil {
 		s := info.Sys().(*syscall.Stat_t)
-		_ = f.Chown(int(s.Uid), int(s.Gid))
+		_ = os.Chown(to, int(s.Uid), int(s.Gid))
 	}
-	names, _ := attribute(func(b []byte) (int, error) { return unix.Listxattr(like, b) })
+	names, _ := attribute(func(b []byte) (int, error) { return unix.Listxattr(from, b) })
 	for name := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
-		if value, err := attribute(func(b []byte) (int, error) { return unix.Getxattr(like, string(name), b) }); err == nil && len(name) > 0 {
-			_ = unix.Fsetxattr(int(f.Fd()), string(name), value, 0)
+		if value, err := attribute(func(b []byte) (int, error) { return unix.Getxattr(from, string(name), b) }); err == nil && len(name) > 0 {
+			_ = unix.Setxattr(to, string(name), value, 0)
 		}
 	}
+	return nil
 }
 
 // attribute calls read with a buffer that is large enough.

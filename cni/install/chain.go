@@ -73,7 +73,7 @@ func (c Config) chain(name string) (string, bool, error) {
 			return "", false, err
 		}
 		wrap := wrapOf(name)
-		wrote, err := replace(filepath.Join(c.ConfDir, wrap), append(list, '\n'), mode)
+		wrote, err := replace(filepath.Join(c.ConfDir, wrap), append(list, '\n'), mode, filepath.Join(c.ConfDir, name))
 		return wrap, wrote, err
 	}
 	list, err := conflist.Add(text, entry)

@@ -57,7 +57,7 @@ func (c Config) WritePlugin() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read CNI plugin: %w", err)
 	}
-	return replace(c.installed(), content, 0o755)
+	return replace(c.installed(), content, 0o755, "")
 }
 
 // WriteConf writes the configuration, unless the installed one is equal. It reports whether it wrote.
@@ -80,7 +80,7 @@ func (c Config) WriteConf() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("write CNI configuration: %w", err)
 	}
-	return replace(c.conf(), append(content, '\n'), 0o644)
+	return replace(c.conf(), append(content, '\n'), 0o644, "")
 }
 
 // capabilities returns what runtimes shall pass to the plugin on a system. Only Windows needs dns: HNS
@@ -141,16 +141,16 @@ func Confs(dir string) ([]string, error) {
 func part(path string) string  { return path + ".part" }
 func aside(path string) string { return path + ".old" }
 
-// replace sets a file's content and mode by one rename. It leaves a file alone that has them already. It
-// reports whether it wrote.
-func replace(path string, content []byte, mode fs.FileMode) (bool, error) {
+// replace sets a file's content and mode by one rename, and gives it the owner and access list of like, if that names a file. It leaves a
+// file alone that has content and mode already. It reports whether it wrote.
+func replace(path string, content []byte, mode fs.FileMode, like string) (bool, error) {
 	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, content) && hasMode(path, mode) {
 		return false, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return false, fmt.Errorf("create CNI directory: %w", err)
 	}
-	if err := writeSynced(part(path), content, mode, ""); err != nil {
+	if err := writeSynced(part(path), content, mode, like); err != nil {
 		return false, errors.Join(fmt.Errorf("write %s: %w", path, err), ignoreMissing(os.Remove(part(path))))
 	}
 	if err := rename(part(path), path); err != nil {
@@ -159,7 +159,7 @@ func replace(path string, content []byte, mode fs.FileMode) (bool, error) {
 	return true, nil
 }
 
-// writeSynced writes a new file. It gets the owner and the attributes of the file like, if that is not "".
+// writeSynced makes a file. The content is written once the file has the owner and access list of like, if that names one.
 func writeSynced(path string, content []byte, mode fs.FileMode, like string) error {
 	// A part that a killed agent left may have another mode.
 	if err := ignoreMissing(os.Remove(path)); err != nil {
@@ -169,9 +169,11 @@ func writeSynced(path string, content []byte, mode fs.FileMode, like string) err
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	if err == nil && like != "" {
-		keepAttributes(f, like)
+	if like != "" {
+		err = copyAccess(like, path)
+	}
+	if err == nil {
+		_, err = f.Write(content)
 	}
 	if err == nil {
 		err = f.Chmod(mode) // independent of the umask

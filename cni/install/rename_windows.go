@@ -27,8 +27,5 @@ func rename(from, to string) error {
 	return nil
 }
 
-// keepAttributes does nothing: a new file has the access list of its directory.
-func keepAttributes(*os.File, string) {}
-
 // hasMode returns true: file modes have no meaning on Windows.
 func hasMode(string, fs.FileMode) bool { return true }

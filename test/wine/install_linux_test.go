@@ -56,3 +56,39 @@ func TestPluginDirectoriesOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigurationKeepsAccess checks that the configuration of another network, to which the agent adds its plugin, keeps its access list. Wine
+// keeps it as the mode of the file. The one here is wider than that of new files, as Wine tells no narrower one from it.
+func TestConfigurationKeepsAccess(t *testing.T) {
+	m := machine(t)
+	logs(t, m)
+	if err := m.StartEmulator(hns.Server2022); err != nil {
+		t.Fatal(err)
+	}
+	bin, conf := filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), "conf")
+	for _, dir := range []string{bin, conf} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(conf, "10-other.conflist")
+	if err := os.WriteFile(path, []byte(`{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "win-bridge"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.StartAgent("win1", string(newManifests(t)), "--mode=policy", "--cni-bin-dir", Path(bin), "--cni-conf-dir", Path(conf)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the plugin to be in the configuration", func() bool {
+		text, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(text), "isthmus-cni")
+	})
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o022 != 0o022 {
+		t.Errorf("its access list is another one: %v, %v", info.Mode(), err)
+	}
+	if err := m.StopAgent(); err != nil {
+		t.Error(err)
+	}
+}
