@@ -225,19 +225,12 @@ func sameJSON(a, b json.RawMessage) bool {
 	return errP == nil && errQ == nil && bytes.Equal(p, q)
 }
 
-// Idle implements dataplane.Backend. It follows endpoints that other programs recreate or change, and the addresses
-// of the host, and reads the load balancers. An error delays the next call, and with it the policy of endpoints that are recreated
-// meanwhile. So an endpoint that cannot have its policy is a fault instead, unless HNS does not answer, which holds up requests.
+// Idle implements dataplane.Backend. It follows endpoints that other programs recreate or change, as far as Follow does not see it, and the
+// addresses of the host, and reads the load balancers. An error delays the next call, so an endpoint that cannot have its policy is a fault
+// instead, unless HNS does not answer, which holds up requests.
 func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
 	b.addresses.Sync(time.Now())
-	if len(b.wanted) > 0 { // policy first: the load balancers may take long to read
-		all, scanErr := b.scan(ctx)
-		if err = scanErr; err == nil {
-			if _, err = b.enforce(ctx, all); !dataplane.Concerns(err, "") && !delays(err) {
-				err = nil
-			}
-		}
-	}
+	err = b.compare(ctx) // policy first: the load balancers may take long to read
 	return false, errors.Join(err, b.readBalancers(ctx))
 }
 
@@ -254,6 +247,15 @@ func delays(err error) bool {
 	}
 	code := hns.Code(err)
 	return code == 0 || code == hns.CodeTimeout || code == hns.CodeBusy
+}
+
+// unfitOnly reports whether all joined errors of endpoints are of this kind. Another listing does not change them.
+func unfitOnly(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !unfitOnly(err) })
+	}
+	_, ok := errors.AsType[unfit](err)
+	return ok
 }
 
 // readBalancers reads the load balancers of kube-proxy once a minute, and notes for Counters what they show.

@@ -42,6 +42,8 @@ type Backend struct {
 	addresses *hostaddr.Watch
 	// wanted are the lists of the last Apply, without the priorities beside those of others.
 	wanted map[model.EndpointID][]hns.ACL
+	// readings are those of Follow and Idle.
+	readings readings
 	// refused are the problems of endpoints on which policy is not in force.
 	refused map[model.EndpointID]string
 
@@ -203,6 +205,10 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	if err != nil {
 		return nil, err
 	}
+	states, err := b.hns.EndpointStates(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the states of endpoints: %w", err)
+	}
 	var list []dataplane.Installed
 	for _, id := range slices.Sorted(maps.Keys(b.registry.Endpoints)) {
 		installed := dataplane.Installed{ID: id}
@@ -234,6 +240,9 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		more := b.further(all, id, f.HostComputeNamespace, f.ID)
 		if why := f.unfiltered(); why != "" {
 			more = append(more, why)
+		}
+		if s := states[f.ID]; s.Broken() {
+			more = append(more, fmt.Sprintf("hns has stopped serving it: its state is %s: restart the pod", s))
 		}
 		installed.Problems, installed.Unenforced = append(installed.Problems, more...), installed.Unenforced || len(more) > 0
 		list = append(list, installed)

@@ -191,7 +191,7 @@ func locate(all []found, e entry) *found {
 
 // Interfaces implements dataplane.Finder.
 func (b *Backend) Interfaces(ctx context.Context) (list []dataplane.Interface, err error) {
-	all, err := b.scan(ctx)
+	all, err := b.recent(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -43,3 +43,21 @@ func TestUnfilteredNetworks(t *testing.T) {
 		n.wantProblem(string(kind), want)
 	}
 }
+
+// TestDegradedEndpoint checks that an endpoint that HNS has stopped serving is reported: no policy and no packet is known to pass there.
+func TestDegradedEndpoint(t *testing.T) {
+	n := newNode(t, hns.L2Bridge)
+	s := n.chained("web", "10.1.0.5", theirs()...)
+	n.apply(state(s))
+	n.wantProblem("healthy", "")
+	for _, of := range []hns.State{hns.StateDegraded, hns.StateDestroyed} {
+		if err := n.fake.SetState(n.id("web"), of); err != nil {
+			t.Fatal(err)
+		}
+		n.wantProblem(of.String(), "hns has stopped serving it: its state is "+of.String()+": restart the pod")
+	}
+	if err := n.fake.SetState(n.id("web"), hns.StateNone); err != nil {
+		t.Fatal(err)
+	}
+	n.wantProblem("healthy again", "")
+}

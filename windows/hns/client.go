@@ -110,6 +110,13 @@ type Stater interface {
 	EndpointStates(ctx context.Context) (map[string]State, error)
 }
 
+// Summarizer is implemented by clients that can describe all endpoints in one call.
+type Summarizer interface {
+	// Summary returns a text that changes if an endpoint comes or goes, or gets another namespace, address or policy. Remote endpoints do not
+	// count. A listing makes three calls for each endpoint, also for the remote ones: kube-proxy makes one for each backend of a Service.
+	Summary(ctx context.Context) (string, error)
+}
+
 // Meter is implemented by clients that can count packets.
 type Meter interface {
 	// EndpointStats returns the counts of an endpoint. ErrGone: it does not exist.

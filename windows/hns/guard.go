@@ -103,10 +103,11 @@ type Guarded struct {
 }
 
 var (
-	_ Client    = (*Guarded)(nil)
-	_ Meter     = (*Guarded)(nil)
-	_ Stater    = (*Guarded)(nil)
-	_ Balancers = (*Guarded)(nil)
+	_ Client     = (*Guarded)(nil)
+	_ Meter      = (*Guarded)(nil)
+	_ Stater     = (*Guarded)(nil)
+	_ Summarizer = (*Guarded)(nil)
+	_ Balancers  = (*Guarded)(nil)
 )
 
 // Object identifies what a call is about; writes of one Object must not overtake each other.
@@ -339,6 +340,15 @@ func (g *Guarded) EndpointStates(ctx context.Context) (map[string]State, error) 
 		return nil, nil
 	}
 	return call(ctx, g, "EndpointStates", about("all endpoints"), stater.EndpointStates)
+}
+
+// Summary describes the endpoints if the client is a Summarizer; otherwise it returns "".
+func (g *Guarded) Summary(ctx context.Context) (string, error) {
+	s, ok := g.client.(Summarizer)
+	if !ok {
+		return "", nil
+	}
+	return call(ctx, g, "Summary", about("all endpoints"), s.Summary)
 }
 
 // LoadBalancers lists the load balancers if the client can; otherwise it returns none.

@@ -4,9 +4,12 @@ package hns
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,10 +37,11 @@ func Open() (Client, error) {
 type service struct{}
 
 var (
-	_ Client    = service{}
-	_ Meter     = service{}
-	_ Stater    = service{}
-	_ Balancers = service{}
+	_ Client     = service{}
+	_ Meter      = service{}
+	_ Stater     = service{}
+	_ Summarizer = service{}
+	_ Balancers  = service{}
 )
 
 // do calls f and converts its error. hcsshim panics if a DLL or a procedure is missing.
@@ -268,6 +272,28 @@ func (service) EndpointStates(ctx context.Context) (states map[string]State, err
 		return err
 	})
 	return states, err
+}
+
+func (service) Summary(ctx context.Context) (text string, err error) {
+	err = do(ctx, "Summary", func() error {
+		list, err := hcsshim.HNSListEndpointRequest()
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(list, func(a, b hcsshim.HNSEndpoint) int { return strings.Compare(a.Id, b.Id) })
+		sum := sha256.New()
+		for _, e := range list {
+			if !e.IsRemoteEndpoint {
+				fmt.Fprintf(sum, "%q %q %v %v %q\n", e.Id, e.VirtualNetwork, e.IPAddress, e.IPv6Address, e.Policies)
+				if e.Namespace != nil {
+					fmt.Fprintf(sum, "%q\n", e.Namespace.ID)
+				}
+			}
+		}
+		text = hex.EncodeToString(sum.Sum(nil))
+		return nil
+	})
+	return text, err
 }
 
 func (service) LoadBalancers(ctx context.Context) (balancers []LoadBalancer, err error) {

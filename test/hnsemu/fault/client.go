@@ -19,9 +19,10 @@ type Client struct {
 }
 
 var (
-	_ hns.Client = (*Client)(nil)
-	_ hns.Stater = (*Client)(nil)
-	_ hns.Meter  = (*Client)(nil)
+	_ hns.Client     = (*Client)(nil)
+	_ hns.Stater     = (*Client)(nil)
+	_ hns.Summarizer = (*Client)(nil)
+	_ hns.Meter      = (*Client)(nil)
 )
 
 // refused returns the error of a call that a fault hit, or nil if the call must proceed.
@@ -187,6 +188,14 @@ func (c *Client) EndpointStates(ctx context.Context) (map[string]hns.State, erro
 		return nil, err
 	}
 	return c.Fake.EndpointStates(ctx)
+}
+
+// Summary implements hns.Summarizer.
+func (c *Client) Summary(ctx context.Context) (string, error) {
+	if err := c.asked(text("/endpoints/"), "HNSCall"); err != nil {
+		return "", err
+	}
+	return c.Fake.Summary(ctx)
 }
 
 // Version implements hns.Client.

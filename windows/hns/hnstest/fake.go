@@ -66,10 +66,11 @@ type Fake struct {
 }
 
 var (
-	_ hns.Client    = (*Fake)(nil)
-	_ hns.Meter     = (*Fake)(nil)
-	_ hns.Stater    = (*Fake)(nil)
-	_ hns.Balancers = (*Fake)(nil)
+	_ hns.Client     = (*Fake)(nil)
+	_ hns.Meter      = (*Fake)(nil)
+	_ hns.Stater     = (*Fake)(nil)
+	_ hns.Summarizer = (*Fake)(nil)
+	_ hns.Balancers  = (*Fake)(nil)
 )
 
 // Call is one line of the call log.

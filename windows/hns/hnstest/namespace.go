@@ -5,7 +5,9 @@ package hnstest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -220,6 +222,22 @@ func (f *Fake) EndpointStates(context.Context) (states map[string]hns.State, err
 		return nil
 	})
 	return states, err
+}
+
+// Summary implements hns.Summarizer.
+func (f *Fake) Summary(context.Context) (text string, err error) {
+	err = f.do("Summary", "", nil, func() error {
+		var all strings.Builder
+		for _, e := range f.endpoints {
+			if !e.Remote() {
+				shown := f.showEndpoint(e)
+				fmt.Fprintf(&all, "%s %s %s %v %s\n", shown.ID, shown.HostComputeNetwork, shown.HostComputeNamespace, shown.IPConfigurations, shown.Policies)
+			}
+		}
+		text = all.String()
+		return nil
+	})
+	return text, err
 }
 
 // LoadBalancers implements hns.Balancers.
