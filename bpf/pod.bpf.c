@@ -347,8 +347,8 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 	case bpf_htons(ETH_P_IPV6):
 		return police_ip(skb, &d, e, true, from_pod);
 	case bpf_htons(ETH_P_ARP):
-		/* Only the host can send ARP to the pod. */
-		return !from_pod || own_arp(skb) ? PASS : drop(skb, &d.local, NULL, DROP_NEIGHBOUR);
+		/* Without a bridge, only the host can send ARP to the pod. */
+		return (from_pod ? own_arp(skb) : !foreign || concerns_pod(skb)) ? PASS : drop(skb, &d.local, NULL, DROP_NEIGHBOUR);
 	}
 	return drop(skb, &d.local, NULL, DROP_NOT_IP);
 }

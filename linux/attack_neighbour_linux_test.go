@@ -74,48 +74,43 @@ func TestAttackNeighbourOnBridge(t *testing.T) {
 }
 
 // A host that gets an address asks first whether another host has it. A pod that asks for the same address at that time claims it.
-// Another pod on the bridge gets its address all the same.
+// Another pod on the bridge gets its address all the same, as does the node.
 func TestAttackDuplicateAddress(t *testing.T) {
 	t.Parallel()
 	l, wa, wb := onBridge(t)
-	b := l.pods["b"]
-	const wanted = "fd01::77"
+	const group = "ff02::1:ff00:77"
 	ask := func(target string) []byte {
-		ip := ipHeader("::", "ff02::1:ff00:77", layers.IPProtocolICMPv6).(*layers.IPv6)
-		ip.HopLimit = 255
-		icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
-		return packet(wa.mac, net.HardwareAddr{0x33, 0x33, 0xff, 0, 0, 0x77}, ip, icmp, gopacket.Payload(append(make([]byte, 4), net.ParseIP(target)...)))
+		return message(wa, groupMAC(group), "::", group, 135, append(make([]byte, 4), net.ParseIP(target)...)...)
 	}
 	probe := func(target string) []byte {
-		all := net.HardwareAddr{255, 255, 255, 255, 255, 255}
-		return serialize(&layers.Ethernet{SrcMAC: wa.mac, DstMAC: all, EthernetType: layers.EthernetTypeARP},
-			&layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
-				SourceHwAddress: wa.mac, SourceProtAddress: make([]byte, 4), DstHwAddress: make([]byte, 6), DstProtAddress: net.ParseIP(target).To4()})
+		return question(wa, net.HardwareAddr{255, 255, 255, 255, 255, 255}, "0.0.0.0", target)
 	}
-	attacks.tried.Add(2)
-	asked, probed := ask(wanted), probe("10.1.0.77")
-	tentative := l.begin(b, "eth0", wanted+"/64")
-	for began := time.Now(); tentative(); time.Sleep(5 * time.Millisecond) {
-		wa.send(asked)
-		wa.send(probed)
-		if time.Since(began) > patience {
-			t.Fatal("the kernel does not decide whether the address is free")
+	probed := probe("10.1.0.77")
+	for wanted, by := range map[string]struct {
+		ns     *netns.NS
+		device string
+	}{"fd01::77": {l.pods["b"], "eth0"}, "fd01::1:77": {l.node, bridgeName}} {
+		attacks.tried.Add(2)
+		asked, tentative := ask(wanted), l.begin(by.ns, by.device, wanted+"/64")
+		for began := time.Now(); tentative(); time.Sleep(5 * time.Millisecond) {
+			wa.send(asked)
+			wa.send(probed)
+			if time.Since(began) > patience {
+				t.Fatal("the kernel does not decide whether the address is free")
+			}
 		}
-	}
-	own := [][]byte{ask("fd01::b"), probe("10.1.0.11")}
-	for _, f := range own {
-		if wa.send(f); !wb.await(string(f)) {
-			t.Error("a question for its own address does not arrive")
-		}
-	}
-	for _, f := range [][]byte{asked, probed} {
-		if wb.saw(string(f)) {
+		if l.taken(by.ns, by.device, wanted) || wb.saw(string(asked)) {
 			attacks.through.Add(1)
-			t.Errorf("got through: a claim of another address: % x", f)
+			t.Errorf("the host does not get its address %s: the pod claimed it", wanted)
 		}
 	}
-	if l.taken(b, "eth0", wanted) {
-		t.Error("the pod did not get its address: the other one claimed it")
+	own := probe("10.1.0.11")
+	if wa.send(own); !wb.await(string(own)) {
+		t.Error("a question for its own address does not arrive")
+	}
+	if wb.saw(string(probed)) {
+		attacks.through.Add(1)
+		t.Error("got through: a claim of another address")
 	}
 }
 

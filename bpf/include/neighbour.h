@@ -26,6 +26,23 @@ struct arp {
 	__u8 target[4];
 } __attribute__((packed));
 
+#define ARP_TARGET_MAC (sizeof(struct ethhdr) + offsetof(struct arp, target_mac))
+
+/* Removes from an ARP message of a pod what receivers ignore and a bridge would forward to other pods: all that
+ * follows it, and a target MAC that is not that of the frame. Returns 0 or a negative number. */
+static __always_inline int strip_arp(struct __sk_buff *skb, const struct arp *arp)
+{
+	__u8 none[ETH_ALEN] = {}, dst[ETH_ALEN];
+
+	if (bpf_skb_change_tail(skb, sizeof(struct ethhdr) + sizeof(*arp), 0) || bpf_skb_load_bytes(skb, 0, dst, sizeof(dst)))
+		return -1;
+	for (int i = 0; i < ETH_ALEN; i++) {
+		if (arp->target_mac[i] != dst[i])
+			return bpf_skb_store_bytes(skb, ARP_TARGET_MAC, none, sizeof(none), 0);
+	}
+	return 0;
+}
+
 /* Reports whether an ARP message of a pod concerns only that pod. Its sender address must be
  * that of the pod, or zero as in a probe (RFC 5227), which claims its target. */
 __noinline int own_arp(struct __sk_buff *skb)
@@ -52,7 +69,29 @@ __noinline int own_arp(struct __sk_buff *skb)
 	claimed.word[3] = sender;
 	if (!sender) /* without a bridge, no other host hears it */
 		claimed.word[3] = foreign ? target : own;
-	return own && (claimed.word[3] == own || is_further(e, &claimed, false));
+	if (!own || (claimed.word[3] != own && !is_further(e, &claimed, false)))
+		return false;
+	return !foreign || !strip_arp(skb, &arp);
+}
+
+/* Reports whether an ARP message may pass to a pod. One from another pod of a bridge must be about this pod, or about its
+ * sender. */
+__noinline int concerns_pod(struct __sk_buff *skb)
+{
+	const struct endpoint *e = find_endpoint(skb->ifindex);
+	__u32 sender, own, target;
+	struct ip asked = {};
+	struct arp arp;
+
+	if (!find_endpoint(skb->ingress_ifindex))
+		return true;
+	if (!e || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &arp, sizeof(arp)))
+		return false;
+	__builtin_memcpy(&sender, arp.sender, 4);
+	__builtin_memcpy(&target, arp.target, 4);
+	__builtin_memcpy(&own, e->ip4, 4);
+	asked.word[3] = target;
+	return !sender || !target || target == sender || target == own || is_further(e, &asked, false);
 }
 
 /* Reports whether an address is the link-local address that the interface of the pod derives
@@ -68,6 +107,8 @@ static __always_inline bool own_link_local(const struct endpoint *e, const struc
 
 #define ND_SOURCE_MAC 1
 #define ND_TARGET_MAC 2
+#define ND_NONCE 14 /* of a question whether an address is free (RFC 7527) */
+#define ND_FLAGS 0xe0000000 /* of an advertisement */
 
 /* The parts of a message of neighbour discovery that a receiver learns from (RFC 4861, 4). */
 struct nd_option {
@@ -84,41 +125,72 @@ static __always_inline bool owns(const struct endpoint *e, const struct ip *a)
 	return own_link_local(e, a) || (!unspecified(&own) && (same(a, &own) || is_further(e, a, true)));
 }
 
+/* The start of a message of neighbour discovery. */
+struct nd_header {
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__be32 flags; /* of an advertisement; otherwise reserved, as are the other bits */
+	struct ip target;
+};
+
+/* Reports whether the option of a message of neighbour discovery from a pod names only that pod. */
+static __always_inline bool names_own_mac(const struct endpoint *e, const struct packet *p, const struct nd_option *option)
+{
+	if (option->length != 1)
+		return false;
+	if (option->type == ND_NONCE)
+		return unspecified(&p->flow.src);
+	for (int i = 0; i < ETH_ALEN; i++) {
+		if (option->mac[i] != e->mac[i])
+			return false;
+	}
+	return option->type == ND_SOURCE_MAC || option->type == ND_TARGET_MAC;
+}
+
 /* Reports whether a message of neighbour discovery from a pod names only that pod: its target,
  * if it is an advertisement or asks whether the target is free, and the MAC of its option. It may
- * have one option. Multicast listener messages name no neighbour. */
+ * have one option, and no data in other fields or behind the packet. Multicast listener messages name
+ * no neighbour; only routers send queries, after which a bridge may forget listeners. */
 __noinline int names_itself(struct __sk_buff *skb, const struct packet *p)
 {
 	const struct endpoint *e = find_endpoint(skb->ifindex);
-	__u32 at = sizeof(struct ethhdr) + sizeof(struct ipv6hdr), options;
+	__u32 at = sizeof(struct ethhdr) + sizeof(struct ipv6hdr), size = 8;
 	struct nd_option option;
+	struct nd_header nd;
 	struct ipv6hdr ip;
-	struct ip target;
 
 	if (!e || !p || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
 		return false;
 	if (p->icmp != ND_NEIGHBOUR_SOLICIT && p->icmp != ND_NEIGHBOUR_ADVERT && p->icmp != ND_ROUTER_SOLICIT)
-		return true;
-	if (ip.nexthdr != IPPROTO_ICMPV6)
+		return p->icmp != MLD_QUERY;
+	if (ip.nexthdr != IPPROTO_ICMPV6 || skb->len != at + bpf_ntohs(ip.payload_len) || bpf_skb_load_bytes(skb, at, &nd, size) || nd.code)
 		return false;
-	options = p->icmp == ND_ROUTER_SOLICIT ? 8 : 8 + sizeof(target);
+	if (nd.flags & ~bpf_htonl(p->icmp == ND_NEIGHBOUR_ADVERT ? ND_FLAGS : 0))
+		return false;
 	if (p->icmp != ND_ROUTER_SOLICIT) {
-		if (bpf_skb_load_bytes(skb, at + 8, &target, sizeof(target)))
+		size = sizeof(nd);
+		if (bpf_skb_load_bytes(skb, at, &nd, sizeof(nd)))
 			return false;
-		if (p->icmp == ND_NEIGHBOUR_ADVERT ? !same(&target, &p->flow.src) : unspecified(&p->flow.src) && !owns(e, &target))
+		if (p->icmp == ND_NEIGHBOUR_ADVERT ? !same(&nd.target, &p->flow.src) : unspecified(&p->flow.src) && !owns(e, &nd.target))
 			return false; /* the host that waits for an answer to the same question would give the address up */
 	}
-	if (bpf_ntohs(ip.payload_len) == options)
+	if (bpf_ntohs(ip.payload_len) == size)
 		return true;
-	if (bpf_ntohs(ip.payload_len) != options + sizeof(option) || bpf_skb_load_bytes(skb, at + options, &option, sizeof(option)) || option.length != 1)
-		return false;
-	if (option.type != ND_SOURCE_MAC && option.type != ND_TARGET_MAC)
-		return true;
-	for (int i = 0; i < ETH_ALEN; i++) {
-		if (option.mac[i] != e->mac[i])
-			return false;
-	}
-	return true;
+	return bpf_ntohs(ip.payload_len) == size + sizeof(option) && !bpf_skb_load_bytes(skb, at + size, &option, sizeof(option)) &&
+		names_own_mac(e, p, &option);
+}
+
+/* Reports whether a message from another pod of a bridge may pass to this one. Pods resolve each other. All else is
+ * for routers, and could carry data. */
+static __always_inline bool between_pods(struct __sk_buff *skb, const struct packet *p, const struct endpoint *e)
+{
+	struct ip target;
+
+	if (p->icmp != ND_NEIGHBOUR_SOLICIT)
+		return p->icmp == ND_NEIGHBOUR_ADVERT;
+	return !bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + offsetof(struct nd_header, target), &target, sizeof(target)) &&
+		owns(e, &target);
 }
 
 /* Reports whether a well-formed message of neighbour discovery or multicast listener discovery
@@ -130,8 +202,10 @@ __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int f
 
 	if (!e || !p)
 		return false;
-	if (!from_pod) /* on a bridge, other pods ask, too */
-		return !skb->ingress_ifindex || (foreign && p->kind == PACKET_NEIGHBOUR);
+	if (!from_pod && !skb->ingress_ifindex)
+		return true;
+	if (!from_pod) /* on a bridge, other pods and hosts ask, too */
+		return foreign && p->kind == PACKET_NEIGHBOUR && (!find_endpoint(skb->ingress_ifindex) || between_pods(skb, p, e));
 	if (p->kind == PACKET_ROUTER || (foreign && !names_itself(skb, p)))
 		return false;
 	dst = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
