@@ -12,6 +12,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
+#include "include/checksum.h"
 #include "include/conntrack.h"
 #include "include/foreign.h"
 #include "include/parse.h"
@@ -274,8 +275,13 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	enum outcome act;
 
 	p->v6 = v6;
-	if (!parse_plain(at, end, p, v6)) {
+	if (parse_plain(at, end, p, v6)) {
+		if (from_pod && checksum_in_headers(skb, p, v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
+			return drop(skb, l, p, DROP_MALFORMED);
+	} else {
 		act = parse_any(skb, p, v6);
+		if (!act && from_pod && checksum_in_headers(skb, p, p->headers))
+			act = DROP_MALFORMED;
 		if (act)
 			return drop(skb, l, p, act);
 		/* Policy decides on the destination of a packet. A router would send it on to others, and a receiver its answers. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
+#include "checksum.h"
 #include "foreign.h"
 #include "source.h"
 
@@ -57,7 +58,7 @@ __noinline int own_arp(struct __sk_buff *skb)
 	if (arp.hardware != bpf_htons(ARP_ETHERNET) || arp.protocol != bpf_htons(ETH_P_IP) ||
 	    arp.hardware_length != ETH_ALEN || arp.protocol_length != 4)
 		return false;
-	if (arp.operation != bpf_htons(ARP_REQUEST) && arp.operation != bpf_htons(ARP_REPLY))
+	if ((arp.operation != bpf_htons(ARP_REQUEST) && arp.operation != bpf_htons(ARP_REPLY)) || checksum_place(skb) >= 0)
 		return false;
 	__builtin_memcpy(&sender, arp.sender, 4);
 	__builtin_memcpy(&target, arp.target, 4);

@@ -112,7 +112,10 @@ struct packet {
 	__u8 icmp; /* type of an ICMP message */
 	__u8 split; /* whether IPv6 has a fragment header, also one of a whole packet */
 	__u8 routed; /* whether IPv4 has options, IPv6 a routing header */
-	__u32 id;   /* of a fragment, byte order as on the wire */
+	union {
+		__u32 id;      /* of a fragment, byte order as on the wire */
+		__u32 headers; /* of another packet, set by parse_any: bytes before the transport header */
+	};
 	__be32 seq; /* of TCP, as is ack */
 	__be32 ack;
 	__u32 payload; /* bytes after the TCP header, for a packet with FIN */

@@ -85,6 +85,7 @@ static __always_inline enum outcome parse_ip4(struct cursor *c, struct packet *p
 	p->flow.dst.word[3] = ip->daddr;
 	p->flow.protocol = ip->protocol;
 	p->routed = options;
+	p->headers = sizeof(*ip) + options;
 	fragment = bpf_ntohs(ip->frag_off);
 	if (fragment & (IP_OFFSET | IP_MORE_FRAGMENTS))
 		act = parse_fragment(c, p, ip->id, !(fragment & IP_OFFSET));
@@ -182,6 +183,7 @@ done:
 	taken = c->pos - start;
 	asm volatile("" : "+r"(taken));
 	c->pos = start + (taken & CHAIN_MASK);
+	p->headers = sizeof(*ip) + (taken & CHAIN_MASK);
 	act = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p, length > taken ? length - taken : 0);
 	/* Neighbour discovery must not be fragmented (RFC 6980). */
 	if (p->split && (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER))
