@@ -37,6 +37,7 @@ func (l *loop) audit() {
 		return // a failed Apply is retried anyway
 	}
 	l.audited = now
+	l.restoreRecords()
 	was := l.unrepaired
 	found, broken, unknown, err := l.compare(f.failed == nil)
 	if f.failed == nil || err != nil {
@@ -76,6 +77,22 @@ func (l *loop) audit() {
 	})
 	if !concerned && err == nil && !l.anyProblem(broken) {
 		l.agent.meter.Repaired(len(found))
+	}
+}
+
+// restoreRecords writes the records again that another process removed: the next agent would remove their attachments.
+func (l *loop) restoreRecords() {
+	for _, e := range l.sorted() {
+		if e.State != endpoint.Ready || e.leaving {
+			continue // the others end soon
+		}
+		wrote, err := l.store.Restore(e.Record)
+		switch {
+		case err != nil:
+			l.log.Error("the record of a pod is missing, and cannot be written again: the next agent would remove its interface", "endpoint", e.ID(), "pod", e.Pod(), "error", err)
+		case wrote:
+			l.log.Warn("another process removed the record of a pod; it is written again", "endpoint", e.ID(), "pod", e.Pod())
+		}
 	}
 }
 

@@ -260,6 +260,31 @@ func TestUnknownAttachmentsAreRemoved(t *testing.T) {
 	})
 }
 
+// TestRecordsAreRemoved removes the directory of the records while an agent runs. Pods still start, and the next agent must not take
+// the running ones for attachments without a record, which it removes.
+func TestRecordsAreRemoved(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		r.settle()
+		if err := os.RemoveAll(r.dir); err != nil {
+			t.Fatal(err)
+		}
+		r.mustAdd(2)
+		r.mustDel(1)
+		time.Sleep(2 * time.Minute)
+		r.wantOnly(0, 2)
+		r.end()
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.settle()
+		r.wantOnly(0, 2)
+		r.end()
+	})
+}
+
 func TestTombstoneOfTheFuture(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		s, err := endpoint.Open(r.dir)

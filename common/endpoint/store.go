@@ -198,6 +198,15 @@ func (s *Store) Put(r Record) error {
 	return nil
 }
 
+// Restore writes a record again whose file another process removed. It reports whether it did.
+func (s *Store) Restore(r Record) (bool, error) {
+	if _, err := os.Lstat(filepath.Join(s.dir, fileName(r.ID()))); !errors.Is(err, os.ErrNotExist) {
+		return false, nil // Put replaces what is there
+	}
+	err := s.Put(r)
+	return err == nil, err
+}
+
 // remedy returns the remedy for an error of a write, or "".
 func (s *Store) remedy(err error) string {
 	switch {
@@ -212,6 +221,11 @@ func (s *Store) remedy(err error) string {
 func (s *Store) replace(path string, b []byte) error {
 	temp := path + tempSuffix
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if errors.Is(err, os.ErrNotExist) { // another process removed the directory
+		if err = os.MkdirAll(s.dir, 0o700); err == nil {
+			f, err = os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		}
+	}
 	if err != nil {
 		return err
 	}
