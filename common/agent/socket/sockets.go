@@ -42,7 +42,7 @@ func Open(address string) (*Sockets, error) {
 const watching = time.Second
 
 // Watch waits until the context is done. It returns an error if another process removes the file of a socket meanwhile: the
-// listener remains, but nobody can connect to it. Pipes of Windows cannot be removed.
+// listener remains, but no program can connect to it. Pipes of Windows cannot be removed.
 func (s *Sockets) Watch(ctx context.Context) error {
 	for {
 		select {
