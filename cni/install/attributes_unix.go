@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyAccess gives a new file the owner, the SELinux label, the access list and the other extended attributes of the one that it
-// replaces, as far as that is possible: an agent without the right to do so must still add its entry.
+// copyAccess gives a new file the owner of the one that it replaces, its SELinux label, and its other extended attributes. It
+// ignores errors: an agent without the right to set them must still add its entry.
 func copyAccess(from, to string) error {
 	if info, err := os.Stat(from); err == nil {
 		s := info.Sys().(*syscall.Stat_t)
