@@ -68,6 +68,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if c.Step == nil {
 		c.Step = func(string) {}
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	b := &Backend{config: c, log: log, hns: hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
 		wanted: make(map[model.EndpointID][]hns.ACL), refused: make(map[model.EndpointID]string), facts: make(map[model.EndpointID]string)}
 	var err error

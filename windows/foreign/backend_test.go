@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -36,6 +37,8 @@ type node struct {
 	file    string
 	network string
 	backend *foreign.Backend
+	// now is the clock of the agent. It stands, so that a busy machine does not make calls of HNS take long.
+	now func() time.Time
 }
 
 func newNode(t *testing.T, kind hns.NetworkType) *node {
@@ -45,7 +48,8 @@ func newNode(t *testing.T, kind hns.NetworkType) *node {
 
 func newNodeOn(t *testing.T, v hns.Version, kind hns.NetworkType) *node {
 	t.Helper()
-	n := &node{t: t, fake: hnstest.NewFake(v), file: filepath.Join(t.TempDir(), "foreign.json")}
+	began := time.Now()
+	n := &node{t: t, fake: hnstest.NewFake(v), file: filepath.Join(t.TempDir(), "foreign.json"), now: func() time.Time { return began }}
 	subnet := hns.Subnet{IPAddressPrefix: "10.1.0.0/16", Routes: []hns.Route{{NextHop: "10.1.0.1", DestinationPrefix: "0.0.0.0/0"}}}
 	if kind == hns.Overlay {
 		subnet.Policies = []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: 4096})}
@@ -67,7 +71,7 @@ func newNodeOn(t *testing.T, v hns.Version, kind hns.NetworkType) *node {
 // start starts a new agent process.
 func (n *node) start() {
 	n.t.Helper()
-	b, err := foreign.New(ctx, foreign.Config{NodeAddresses: []netip.Addr{netip.MustParseAddr("172.30.0.13")}, File: n.file}, n.fake, slog.New(slog.DiscardHandler))
+	b, err := foreign.New(ctx, foreign.Config{NodeAddresses: []netip.Addr{netip.MustParseAddr("172.30.0.13")}, File: n.file, Now: n.now}, n.fake, slog.New(slog.DiscardHandler))
 	if err != nil {
 		n.t.Fatal(err)
 	}

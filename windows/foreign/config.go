@@ -31,6 +31,8 @@ type Config struct {
 	CallDeadline time.Duration
 	// Observe, if set, is called after every call to HNS.
 	Observe func(hns.Call)
+	// Now is the clock by which readings are limited; nil is time.Now.
+	Now func() time.Time
 	// Step, if set, is called before every step that a crash can separate from the next.
 	Step func(string)
 }

@@ -33,8 +33,8 @@ type readings struct {
 const often = 400 * time.Millisecond
 
 // rest is when a reading may be repeated that took from began until now.
-func rest(began time.Time) time.Time {
-	now := time.Now()
+func (b *Backend) rest(began time.Time) time.Time {
+	now := b.config.Now()
 	if pause := now.Sub(began) * (share - 1); pause > often {
 		return now.Add(pause)
 	}
@@ -43,16 +43,16 @@ func rest(began time.Time) time.Time {
 
 // summarize reads a summary of the endpoints; "" if HNS has none.
 func (b *Backend) summarize(ctx context.Context) (string, error) {
-	began := time.Now()
+	began := b.config.Now()
 	text, err := b.hns.Summary(ctx)
-	b.readings.summary = rest(began)
+	b.readings.summary = b.rest(began)
 	return text, err
 }
 
 // Follow implements dataplane.Follower. It compares summaries, each of one call, and lists the endpoints if they differ. A host has an endpoint
 // for each backend of a Service, and a listing of thousands takes HNS seconds.
 func (b *Backend) Follow(ctx context.Context) error {
-	if len(b.wanted) == 0 || time.Now().Before(b.readings.summary) {
+	if len(b.wanted) == 0 || b.config.Now().Before(b.readings.summary) {
 		return nil
 	}
 	text, err := b.summarize(ctx)
@@ -64,7 +64,7 @@ func (b *Backend) Follow(ctx context.Context) error {
 
 // compare lists the endpoints unless that was done lately, measured by the time that it takes. It finds what summaries do not show.
 func (b *Backend) compare(ctx context.Context) error {
-	if len(b.wanted) == 0 || time.Now().Before(b.readings.listing) {
+	if len(b.wanted) == 0 || b.config.Now().Before(b.readings.listing) {
 		return nil
 	}
 	text, err := b.summarize(ctx)
@@ -81,7 +81,7 @@ func (b *Backend) list(ctx context.Context, summary string) error {
 	all, err := b.read(ctx, summary)
 	b.readings.listing = b.readings.until
 	if err != nil {
-		b.readings.summary = time.Now().Add(followRetry)
+		b.readings.summary = b.config.Now().Add(followRetry)
 		return err
 	}
 	_, err = b.enforce(ctx, all)
@@ -99,16 +99,16 @@ func (b *Backend) list(ctx context.Context, summary string) error {
 
 // read lists the endpoints. summary is from before.
 func (b *Backend) read(ctx context.Context, summary string) ([]found, error) {
-	began := time.Now()
+	began := b.config.Now()
 	all, err := b.scan(ctx)
-	b.readings.all, b.readings.text, b.readings.until = all, summary, rest(began)
+	b.readings.all, b.readings.text, b.readings.until = all, summary, b.rest(began)
 	return all, err
 }
 
 // recent returns the endpoints: those of the last listing if it took long and the summary is as before.
 func (b *Backend) recent(ctx context.Context) ([]found, error) {
 	text, err := b.summarize(ctx)
-	if err == nil && text != "" && text == b.readings.text && time.Now().Before(b.readings.until) {
+	if err == nil && text != "" && text == b.readings.text && b.config.Now().Before(b.readings.until) {
 		return b.readings.all, nil
 	}
 	if err != nil {

@@ -133,7 +133,7 @@ func TestManyRemoteEndpoints(t *testing.T) {
 	for _, of := range []struct{ blind, adopts bool }{{false, false}, {false, true}, {true, false}} {
 		t.Run(fmt.Sprintf("%+v", of), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &slowNode{node: newNode(t, hns.L2Bridge), blind: of.blind, adopts: of.adopts}
+				n := &slowNode{node: timedNode(t), blind: of.blind, adopts: of.adopts}
 				s := n.chained("web", "10.1.0.5", theirs()...)
 				n.apply(state(s))
 				n.fake.Before(n.work)
@@ -167,7 +167,7 @@ func TestManyRemoteEndpoints(t *testing.T) {
 // TestFailedWriteIsRepeated checks that a write which HNS has refused is tried again each second, however long listings take.
 func TestFailedWriteIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &slowNode{node: newNode(t, hns.L2Bridge)}
+		n := &slowNode{node: timedNode(t)}
 		s := n.chained("web", "10.1.0.5", theirs()...)
 		n.apply(state(s))
 		if _, err := n.fake.ModifyEndpoint(ctx, n.id("web"), hns.Update, theirs()...); err != nil {
@@ -188,7 +188,7 @@ func TestFollowAfterSilence(t *testing.T) {
 	for _, silent := range []string{"Summary", "Endpoints"} {
 		t.Run(silent, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, hns.L2Bridge)
+				n := timedNode(t)
 				s := n.chained("web", "10.1.0.5", theirs()...)
 				n.apply(state(s))
 				began := time.Now()
@@ -224,6 +224,14 @@ func TestFollowAfterSilence(t *testing.T) {
 
 // slowListing is the time of a listing of a slowNode.
 const slowListing = 500 * 4 * time.Millisecond
+
+// timedNode is a node whose clock is that of the test.
+func timedNode(t *testing.T) *node {
+	n := newNode(t, hns.L2Bridge)
+	n.now = time.Now
+	n.start()
+	return n
+}
 
 // slowNode is a node whose HNS takes its time. A blind one has no summaries; one that refuses does so to all writes. One that adopts has pods
 // that no ADD named.
