@@ -21,14 +21,14 @@ struct sk_buff___checksum {
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 /* Reads a field of a packet. Before Linux 6.2 the context is the packet all the same, but only a helper may read it. */
-#define READ(s, field) \
-	({ \
-		typeof((s)->field) value = 0; \
-		if (bpf_cast_to_kern_ctx) \
-			value = (s)->field; \
-		else \
+#define READ(s, field)                                                     \
+	({                                                                 \
+		typeof((s)->field) value = 0;                              \
+		if (bpf_cast_to_kern_ctx)                                  \
+			value = (s)->field;                                \
+		else                                                       \
 			bpf_core_read(&value, sizeof(value), &(s)->field); \
-		value; \
+		value;                                                     \
 	})
 
 /* Returns the offset in the frame to which the checksum will be written, or a negative number if it is complete. Not inlined,
