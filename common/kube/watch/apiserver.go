@@ -169,7 +169,7 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 
 func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
 	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string),
-		unsound: make(map[string]bool), uids: make(map[string]string), early: make(early),
+		unsound: make(map[string]bool), uids: make(map[string]string), early: newEarly(),
 		statuses: make(map[model.Origin]*convert.Status), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
 	if u, _, err := rest.DefaultServerUrlFor(config); err == nil {

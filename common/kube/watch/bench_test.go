@@ -46,7 +46,7 @@ func bigPod(i int) *corev1.Pod {
 
 // benchSource is an APIServer with a feed of pods, and one with their namespaces.
 func benchSource() (*APIServer, *feed, *collector) {
-	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), early: make(early), uids: make(map[string]string), discovered: true}
+	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), early: newEarly(), uids: make(map[string]string), discovered: true}
 	namespaces := &feed{kind: kindOf("Namespace"), notify: a.notify, log: a.log}
 	a.addFeed(namespaces)
 	var all []any

@@ -30,6 +30,7 @@ func (a *APIServer) collect(c *collector) (*model.Snapshot, bool) {
 		return nil, false
 	}
 	next, changed := *c.snapshot, !a.published
+	a.early.unread = a.unread()
 	for _, name := range slices.Sorted(maps.Keys(a.feeds)) {
 		f := a.feeds[name]
 		changes, complete, synced := f.take()
@@ -80,6 +81,21 @@ func (a *APIServer) hold(now time.Time) bool {
 		return false
 	}
 	return true
+}
+
+// unread returns the kinds of policies that are not up to date since an outage. Before the first state none are: it waits for all kinds.
+// Nobody creates policies of a kind that is not served.
+func (a *APIServer) unread() (kinds []string) {
+	if !a.published || !a.away.Load() {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.feeds)) {
+		f := a.feeds[name]
+		if _, incomplete := f.waiting(); incomplete && f.kind.Policy && f.absent == 0 {
+			kinds = append(kinds, name)
+		}
+	}
+	return kinds
 }
 
 // ready reports whether the first complete state is known.

@@ -4,7 +4,9 @@ package watch
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/kube/kubetest"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -128,5 +130,49 @@ func TestNamespaceBeforeItsPods(t *testing.T) {
 	f.remove(t, earlyPod)
 	f.put(t, marker("mark"))
 	w.Until("mark", kubetest.HasPod("mark"))
+	w.NoProblems()
+}
+
+// TestPodBehindPolicies takes from the agent the right to read one kind of policies. A pod that is created then may be one that a later
+// policy isolates or denies. It is unknown, and so not attached, until that kind can be read again; known pods go on.
+func TestPodBehindPolicies(t *testing.T) {
+	for name, streams := range map[string]bool{"streamed": true, "listed": false} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); podBehindPolicies(t, streams) })
+	}
+}
+
+func podBehindPolicies(t *testing.T, streams bool) {
+	f := newFakeAPI(t)
+	f.served[cnpPath], f.streams = true, streams
+	f.put(t, earlyWorld+"---"+marker("known")+"\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: red}}")
+	cfg := testAPIConfig(f.kubeconfig(t))
+	cfg.CatchUp = 100 * time.Millisecond
+	a, err := NewAPIServer(cfg, kubetest.Quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := kubetest.Follow(t, a)
+	w.Until("known", kubetest.HasPod("known"))
+	f.set(func() { f.forbidden = policiesPath })
+	f.server.CloseClientConnections()
+	w.Problem("NetworkPolicy", "not for you")
+
+	const isolating = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: isolated, namespace: red}, spec: {podSelector: {}}}"
+	f.put(t, isolating+"\n---"+earlyPod+"---\n"+strings.Replace(marker("known"), "name: known", "name: known, labels: {color: blue}", 1))
+	s := w.Until("a change of a known pod", func(s *model.Snapshot) bool {
+		p, ok := s.Pods.Get(model.PodID{Namespace: "shop", Name: "known"})
+		return ok && p.Labels.String() != ""
+	})
+	if hasEarly(s) {
+		t.Error("a new pod is known, so it may be attached, although its policies are not")
+	}
+	w.Problem("NetworkPolicy", "new pods (1) are unknown")
+	f.set(func() { f.forbidden = "" })
+	w.Until("early", hasEarly)
+	for _, s := range w.All() {
+		if hasEarly(s) && !hasPolicy("NetworkPolicy", "red", "isolated")(s) {
+			t.Error("a state has the pod without its policy")
+		}
+	}
 	w.NoProblems()
 }

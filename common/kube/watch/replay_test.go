@@ -31,7 +31,7 @@ type replayed struct {
 }
 
 func newReplayed(seed uint64) *replayed {
-	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), early: make(early), uids: make(map[string]string), discovered: true}
+	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), early: newEarly(), uids: make(map[string]string), discovered: true}
 	r := &replayed{Rand: rand.New(rand.NewPCG(seed, 3)), a: a, c: &collector{snapshot: &model.Snapshot{}},
 		namespaces: &feed{kind: kindOf("Namespace"), notify: a.notify, log: a.log},
 		pods:       &feed{kind: kindOf("Pod"), notify: a.notify, log: a.log},
