@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestRestoredBackup restores an old backup of etcd while an agent watches. Resource versions go back, and an API server that is asked for
-// changes since a later version sends none until its own have reached that. So a policy that is created after the restoration
+// TestRestoredBackup restores an old backup of etcd while an agent watches. Resource versions go back. An API server sends no changes
+// since a later version until its own versions have reached that. So a policy that is created after the restoration
 // would not be enforced, and one that no longer exists would be.
 func TestRestoredBackup(t *testing.T) {
 	if testing.Short() {
