@@ -86,7 +86,7 @@ func (a *APIServer) hold(now time.Time) bool {
 // unread returns the kinds of policies that are not up to date since an outage. Before the first state none are: it waits for all kinds.
 // A kind that is not served gets no new policies.
 func (a *APIServer) unread() (kinds []string) {
-	if !a.published || !a.away.Load() {
+	if !a.away.Load() || !a.published {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.feeds)) {
