@@ -335,9 +335,9 @@ func (a *APIServer) Refused() error {
 	return nil
 }
 
-// Unreachable returns the error of a connection that will not succeed by waiting: nothing listens, the name is
-// not known, the certificate is not valid, the server does not speak TLS, or there are no credentials. It is for callers that
-// do not wait for a change. It returns nil if there is no such error.
+// Unreachable returns the error of a connection that will not succeed by waiting, nil if there is none. Nothing listens, the
+// name is not known, the server has no TLS or no valid certificate, or there are no credentials. It is for callers that do
+// not wait for a change.
 func (a *APIServer) Unreachable() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
