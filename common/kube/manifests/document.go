@@ -74,6 +74,14 @@ func splitYAML(data []byte) []document {
 	return docs
 }
 
+// errUTF16 is about what users of Windows save without noticing.
+var errUTF16 = errors.New("the text is UTF-16, as Windows PowerShell 5.1 writes it to files: save the file as UTF-8, such as by '| Out-File -Encoding utf8 FILE'")
+
+// isUTF16 reports whether a text begins with the byte order mark of UTF-16.
+func isUTF16(text []byte) bool {
+	return bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff"))
+}
+
 func isMarker(line []byte, marker string) bool {
 	return bytes.HasPrefix(line, []byte(marker)) && (len(line) == 3 || line[3] == ' ' || line[3] == '\t')
 }
@@ -86,6 +94,9 @@ func hasContent(line []byte) bool {
 
 // splitJSON divides a stream of JSON values.
 func splitJSON(data []byte) ([]document, error) {
+	if isUTF16(data) {
+		return nil, errUTF16
+	}
 	var docs []document
 	d := json.NewDecoder(bytes.NewReader(data))
 	for {
@@ -106,7 +117,10 @@ func splitJSON(data []byte) ([]document, error) {
 
 // toJSON converts a YAML document, within the limits.
 func (d document) toJSON(limits Limits) ([]byte, error) {
-	if !utf8.Valid(d.text) {
+	switch {
+	case isUTF16(d.text):
+		return nil, errUTF16
+	case !utf8.Valid(d.text):
 		return nil, errors.New("the text is not UTF-8: save the file as UTF-8")
 	}
 	if bytes.IndexByte(d.text, '&') >= 0 {

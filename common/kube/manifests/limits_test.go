@@ -69,7 +69,8 @@ func TestLimits(t *testing.T) {
 		"bomb":        {map[string]string{"a.yaml": bomb()}, nil, "aliasing"},
 		"text bomb":   {map[string]string{"a.yaml": textBomb()}, nil, "aliases are replaced"},
 		"not UTF-8":   {map[string]string{"a.yaml": "kind: \xff\xfe"}, nil, "UTF-8"},
-		"UTF-16":      {map[string]string{"a.yaml": "\xff\xfek\x00i\x00n\x00d\x00"}, nil, "UTF-8"},
+		"UTF-16":      {map[string]string{"a.yaml": "\xff\xfek\x00i\x00n\x00d\x00"}, nil, "UTF-16, as Windows PowerShell 5.1"},
+		"UTF-16 JSON": {map[string]string{"a.json": "\xfe\xff\x00{"}, nil, "UTF-16, as Windows PowerShell 5.1"},
 		"broken JSON": {map[string]string{"a.json": `{"kind": "Pod"`}, nil, "write valid JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,9 +28,12 @@ func (l *loader) stream(name string, open func() (io.ReadCloser, error)) {
 	}
 	defer f.Close()
 	in := bufio.NewReaderSize(f, 1<<16)
-	if head, _ := in.Peek(1 << 12); bytes.HasPrefix(bytes.TrimSpace(head), []byte("{")) {
+	switch head, _ := in.Peek(1 << 12); {
+	case isUTF16(head):
+		err = errUTF16
+	case bytes.HasPrefix(bytes.TrimSpace(head), []byte("{")):
 		err = l.streamJSON(in)
-	} else {
+	default:
 		err = l.streamYAML(in)
 	}
 	if err != nil {

@@ -165,6 +165,7 @@ func TestStreamLimits(t *testing.T) {
 		"objects of JSON": {"a.json", `{"kind":"NodeList","apiVersion":"v1","items":[` + strings.Repeat(`{"metadata":{"name":"n"}},`, 5) + `{}]}`, "more than 3 objects"},
 		"depth":           {"a.json", `{"kind":"List","apiVersion":"v1","items":[` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `]}`, "nested too deeply"},
 		"no list":         {"a.yaml", "apiVersion: x/v1\nitems:\n- {apiVersion: v1, kind: Node, metadata: {name: n}}\nkind: Other\n", "which is not a list"},
+		"UTF-16":          {"a.yaml", "\xff\xfe" + strings.Repeat("a\x00\n\x00", 1<<12), "UTF-16, as Windows PowerShell 5.1"},
 		"items twice":     {"a.yaml", "apiVersion: v1\nitems:\n- {}\nkind: List\nitems:\n- {}\n", "is there twice"},
 	} {
 		_, errs := parsed(c.file, c.text, true, limits)
