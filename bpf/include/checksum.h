@@ -31,9 +31,8 @@ extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 		value;                                                     \
 	})
 
-/* Returns the offset in the frame to which the checksum will be written, or a negative number if it is complete. Not inlined,
- * because the stack is small. */
-__noinline int checksum_place(struct __sk_buff *skb)
+/* Returns the offset in the frame to which the checksum will be written, or a negative number if it is complete. */
+static __always_inline int checksum_place(struct __sk_buff *skb)
 {
 	struct sk_buff___checksum *s = bpf_cast_to_kern_ctx ? bpf_cast_to_kern_ctx(skb) : (void *)skb;
 	__u64 summed = bpf_cast_to_kern_ctx ? BPF_CORE_READ_BITFIELD(s, ip_summed) : BPF_CORE_READ_BITFIELD_PROBED(s, ip_summed);
@@ -46,13 +45,16 @@ __noinline int checksum_place(struct __sk_buff *skb)
 }
 
 /* Reports whether the checksum of a packet of a pod will be written into headers that policy decides on. headers is their
- * length up to the transport header. The kernel computes those of ICMP and of fragments itself. */
-static __always_inline bool checksum_in_headers(struct __sk_buff *skb, const struct packet *p, __u32 headers)
+ * length up to the transport header. The kernel computes those of ICMP and of fragments itself.
+ * Not inlined, because the stack is small. */
+__noinline int checksum_in_headers(struct __sk_buff *skb, const struct packet *p, int headers)
 {
-	int at = checksum_place(skb), first = sizeof(struct ethhdr) + headers;
+	int at = checksum_place(skb), first = (int)sizeof(struct ethhdr) + headers;
 
-	if (at < 0 || p->fragment)
-		return at >= 0;
+	if (at < 0)
+		return false;
+	if (!p || p->fragment)
+		return true;
 	switch (p->flow.protocol) {
 	case IPPROTO_TCP:
 		first += 16;

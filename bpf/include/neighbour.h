@@ -29,19 +29,17 @@ struct arp {
 
 #define ARP_TARGET_MAC (sizeof(struct ethhdr) + offsetof(struct arp, target_mac))
 
-/* Removes from an ARP message of a pod what receivers ignore and a bridge would forward to other pods: all that
- * follows it, and a target MAC that is not that of the frame. Returns 0 or a negative number. */
-static __always_inline int strip_arp(struct __sk_buff *skb, const struct arp *arp)
+/* Removes from an ARP message of a pod what a bridge would forward to other pods: all that follows it, and the
+ * target MAC, which receivers ignore. In a reply, that becomes the MAC of the frame. Returns 0 or a negative number. */
+static __always_inline int strip_arp(struct __sk_buff *skb, __be16 operation)
 {
-	__u8 none[ETH_ALEN] = {}, dst[ETH_ALEN];
+	__u8 target[ETH_ALEN] = {};
 
-	if (bpf_skb_change_tail(skb, sizeof(struct ethhdr) + sizeof(*arp), 0) || bpf_skb_load_bytes(skb, 0, dst, sizeof(dst)))
+	if (bpf_skb_change_tail(skb, sizeof(struct ethhdr) + sizeof(struct arp), 0))
 		return -1;
-	for (int i = 0; i < ETH_ALEN; i++) {
-		if (arp->target_mac[i] != dst[i])
-			return bpf_skb_store_bytes(skb, ARP_TARGET_MAC, none, sizeof(none), 0);
-	}
-	return 0;
+	if (operation == bpf_htons(ARP_REPLY) && bpf_skb_load_bytes(skb, 0, target, sizeof(target)))
+		return -1;
+	return bpf_skb_store_bytes(skb, ARP_TARGET_MAC, target, sizeof(target), 0);
 }
 
 /* Reports whether an ARP message of a pod concerns only that pod. Its sender address must be
@@ -72,7 +70,7 @@ __noinline int own_arp(struct __sk_buff *skb)
 		claimed.word[3] = foreign ? target : own;
 	if (!own || (claimed.word[3] != own && !is_further(e, &claimed, false)))
 		return false;
-	return !foreign || !strip_arp(skb, &arp);
+	return !foreign || !strip_arp(skb, arp.operation);
 }
 
 /* Reports whether an ARP message may pass to a pod. One from another pod of a bridge must be about this pod, or about its
