@@ -4,8 +4,10 @@ package kubernetes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -101,21 +103,21 @@ func sourceDir(ctx context.Context) (string, error) {
 	return filepath.Join(strings.TrimSpace(string(top)), "test", "kubernetes", "binaries"), nil
 }
 
-// Source returns the directory of a module from which the programs are built.
+// Source returns the directory of a module from which the programs are built. It fetches the module if the cache of modules lacks it, as
+// when another one built the programs.
 func Source(ctx context.Context, module string) (string, error) {
 	binaries, err := sourceDir(ctx)
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
 	cmd.Dir = binaries
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	dir, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("find the sources of %s: %w: %s", module, err, stderr.String())
+	text, err := cmd.Output()
+	var found struct{ Dir, Error string }
+	if jsonErr := json.Unmarshal(text, &found); jsonErr != nil || found.Dir == "" {
+		return "", fmt.Errorf("find the sources of %s: %w: %s", module, cmp.Or(err, jsonErr), found.Error)
 	}
-	return strings.TrimSpace(string(dir)), nil
+	return found.Dir, nil
 }
 
 // cacheDir returns the cache for exactly these versions. Every user may read a cache that root
