@@ -59,7 +59,7 @@ deps: ## Install what is missing on Debian 12 (needs root)
 
 .PHONY: deps-e2e
 deps-e2e: ## Install what the nodes of make e2e need on Debian 12 (needs root)
-	@.ci/deps bind9-dnsutils bind9-host busybox-static conntrack containerd containernetworking-plugins curl iptables netcat-openbsd nftables runc >/dev/null
+	@.ci/deps bind9-dnsutils bind9-host busybox-static conntrack containerd containernetworking-plugins curl iptables netcat-openbsd nftables procps runc >/dev/null
 
 .PHONY: deps-windows
 deps-windows: ## Install Wine and a compiler for Windows on Debian 12 (needs root)
