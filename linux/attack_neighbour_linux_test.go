@@ -89,7 +89,7 @@ func TestAttackDuplicateAddress(t *testing.T) {
 	for wanted, by := range map[string]struct {
 		ns     *netns.NS
 		device string
-	}{"fd01::77": {l.pods["b"], "eth0"}, "fd01::1:77": {l.node, bridgeName}} {
+	}{"fd01::77": {l.pods["b"], "eth0"}, "fd01::1:0:77": {l.node, bridgeName}} {
 		attacks.tried.Add(2)
 		asked, tentative := ask(wanted), l.begin(by.ns, by.device, wanted+"/64")
 		for began := time.Now(); tentative(); time.Sleep(5 * time.Millisecond) {
