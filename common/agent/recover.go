@@ -120,8 +120,7 @@ func (l *loop) adopt(e *entry) {
 		e.attached, e.attachment, e.problem = true, attachment, nil
 		return
 	}
-	found, _, lookErr := l.inspect(e.ID())
-	if errors.Is(err, dataplane.ErrNoNetNS) && l.ended(e, found || lookErr != nil) {
+	if errors.Is(err, dataplane.ErrNoNetNS) && l.ended(e) {
 		l.log.Info("the network namespace of a pod is gone", "pod", e.Pod(), "endpoint", e.ID())
 		l.adoptions.claims.Ended(e.claimant())
 		l.rollBack(e)
@@ -132,18 +131,24 @@ func (l *loop) adopt(e *entry) {
 	}
 	e.problem = err
 	// An incomplete attachment keeps its decisions: dropping it from the State would cut its flows.
-	e.attached = found || lookErr != nil
+	e.attached = l.mayBeAttached(e)
 	l.repairs.later(l.cfg)
 }
 
 // ended reports whether the pod of an endpoint is gone whose network namespace was not found. No DEL may follow: that of mode
 // policy succeeds without an agent, and a runtime may lose its state when the node restarts. In mode full the agent
 // may not see the path of the namespace, so the data path must not have the attachment either.
-func (l *loop) ended(e *entry, attached bool) bool {
+func (l *loop) ended(e *entry) bool {
 	if e.Kind == endpoint.Foreign {
 		return !e.adopted()
 	}
-	return !attached
+	return !l.mayBeAttached(e)
+}
+
+// mayBeAttached reports whether the data path has the attachment of an endpoint, or cannot say.
+func (l *loop) mayBeAttached(e *entry) bool {
+	found, _, err := l.inspect(e.ID())
+	return found || err != nil
 }
 
 // removeUnknown removes attachments without a record. It returns the ids of the removed attachments, and
