@@ -248,6 +248,25 @@ const agentHTTP = "127.0.0.1:9470"
 // StartAgent starts isthmus-agent.exe with the default state directory, and waits until it is ready.
 func (m *Machine) StartAgent(node, manifests string, more ...string) error {
 	args := append([]string{"--node-name", node, "--manifests", Path(manifests), "--log-level", "debug", "--http-address", agentHTTP}, more...)
+	before := m.logged()
+	err := m.startAgent(args)
+	if m.logged() == before && err != nil {
+		// Seen once in thousands of starts: Wine's loader ends with status 1. An agent that has begun writes a line whatever happens.
+		err = m.startAgent(args)
+	}
+	return err
+}
+
+// logged is the size of the agent's log in bytes.
+func (m *Machine) logged() int64 {
+	info, err := os.Stat(m.File("agent.log"))
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+func (m *Machine) startAgent(args []string) error {
 	p, err := m.start(m.prefix.command(context.Background(), filepath.Join(m.bin, "isthmus-agent.exe"), args...), "agent.log")
 	if err != nil {
 		return fmt.Errorf("start isthmus-agent.exe: %w", err)
