@@ -238,9 +238,9 @@ test-windows: deps deps-windows ## The commands for Windows, under Wine over an 
 	@$(run) windows
 
 .PHONY: test-kernel
-test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (some hours on two cores; ARCH=arm64 SUITES=programs,loader)
+test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (hours on two cores; ARCH=arm64 for 6.12 of arm64, KERNELS=package, SUITES=programs,loader)
 	@.ci/deps cpio $(if $(filter arm64,$(ARCH)),qemu-system-arm,qemu-system-x86) xz-utils >/dev/null
-	@$(go) run ./test/kernel -arch $(or $(ARCH),amd64) -suites "$(SUITES)"
+	@$(go) run ./test/kernel -arch $(or $(ARCH),amd64) -kernels "$(KERNELS)" -suites "$(SUITES)"
 
 .PHONY: test-continuity
 test-continuity: ## 100,000 packets/s and 200 connections over 20 agent restarts and 5 program replacements (needs root)

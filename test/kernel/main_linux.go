@@ -24,7 +24,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags := flag.NewFlagSet("kernel", flag.ContinueOnError)
 	flags.SetOutput(errOut)
 	cpu := flags.String("arch", "amd64", "architecture of the kernels: amd64 or arm64")
-	kernels := flags.String("kernels", "", "Debian packages to boot, metapackages followed (default: Debian's 6.1 and 6.12)")
+	kernels := flags.String("kernels", "", "Debian packages to boot, metapackages followed (default: Debian's 6.1 and 6.12; of arm64 6.12)")
 	dir := flags.String("dir", "build/kernels", "directory for kernels and guests")
 	timeout := flags.Duration("timeout", 6*time.Hour, "how long one guest may take; a suite that is at it a minute earlier is stopped and says where it was")
 	only := flags.String("suites", "", "run only these suites, as \"loader,linux\" (default: all)")
