@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -83,8 +86,14 @@ func (l *lab) startNode(n *node) error {
 // waitForNode waits until the API server has the node and its pod range, and adds the route of the
 // control plane to it.
 func (l *lab) waitForNode(ctx context.Context, n *node) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	var cidrs string
 	err := until(ctx, 3*time.Minute, "node "+n.name+" (see its logs in "+l.report+")", func() (err error) {
+		if ended(n.init.Process) {
+			cancel(errors.New("the program that runs the node has ended"))
+			return context.Cause(ctx)
+		}
 		cidrs, err = l.kubectl("get", "node", n.name, "-o", "jsonpath={.spec.podCIDRs[*]}")
 		if have := len(strings.Fields(cidrs)); err == nil && have < len(l.networks) {
 			err = fmt.Errorf("it has %d pod ranges", have)
@@ -109,6 +118,13 @@ func (l *lab) waitForNode(ctx context.Context, n *node) error {
 		}
 	}
 	return nil
+}
+
+// ended reports whether a child process has ended. It leaves the exit status for Wait.
+func ended(p *os.Process) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, p.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.Signo != 0
 }
 
 // inside runs a command in all namespaces of the node.

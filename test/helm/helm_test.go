@@ -112,6 +112,20 @@ const (
 // controlled are the values for a cluster whose pod ranges the controller assigns.
 const controlled = "controller.enabled=true,controller.clusterCIDRs={10.0.0.0/8,fd00::/48}"
 
+// TestDisruptionBudgets: a drain leaves one of several pods of the controller and of the relay.
+func TestDisruptionBudgets(t *testing.T) {
+	const budget = "kind: PodDisruptionBudget\nmetadata:\n  name: isthmus-"
+	several := render(t, "--set", controlled+",relay.enabled=true")
+	for _, component := range []string{"controller", "relay"} {
+		if !strings.Contains(several, budget+component+"\n") {
+			t.Errorf("no budget for 2 replicas of the %s", component)
+		}
+	}
+	if one := render(t, "--set", controlled+",controller.replicas=1,relay.enabled=true,relay.replicas=1"); strings.Contains(one, budget) {
+		t.Error("a budget for a single pod")
+	}
+}
+
 func TestRendered(t *testing.T) {
 	for name, flags := range manifests {
 		content, note := render(t, flags...), ""

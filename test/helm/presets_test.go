@@ -89,6 +89,12 @@ func TestPolicyMode(t *testing.T) {
 		policy + ",agent.mtu=1400":                    "have no meaning with mode policy",
 		policy + ",agent.uplink=eth1":                 "have no meaning with mode policy",
 		policy + ",agent.reservedHostPorts={22}":      "have no meaning with mode policy",
+		policy + ",fabric.mode=routes":                "fabric.masquerade have no meaning with mode policy",
+		policy + ",fabric.forwarding=stack":           "have no meaning with mode policy",
+		policy + ",fabric.vni=5000":                   "have no meaning with mode policy",
+		policy + ",fabric.vxlanPort=8472":             "have no meaning with mode policy",
+		policy + ",fabric.masquerade=false":           "have no meaning with mode policy",
+		"agent.httpAddress=:65536":                    "don't meet the specifications of the schema",
 		policy + "," + controlled:                     "set controller.enabled=false",
 		"mode=chained":                                "don't meet the specifications of the schema",
 	} {

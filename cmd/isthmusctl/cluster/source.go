@@ -440,6 +440,9 @@ func (s *Source) Open(ctx context.Context, stderr io.Writer) (*model.Snapshot, e
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
+	if s.Live() && s.SkipBad {
+		return nil, cli.Usagef("--skip-bad: works with --manifests only; of the objects of an API server nothing is left out, what is invalid is a warning")
+	}
 	snapshot, p, err := s.Load(ctx)
 	if err != nil {
 		return nil, err

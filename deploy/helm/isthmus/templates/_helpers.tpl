@@ -208,6 +208,28 @@ headers: {{ quote . }}
 {{- end }}
 {{- end }}
 
+{{/* Keeps a drain of nodes from evicting all pods of a component at once: root, component and replicas. */}}
+{{- define "isthmus.disruption" -}}
+{{- if gt (int .replicas) 1 }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: isthmus-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "isthmus.labels" .root | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: isthmus
+      app.kubernetes.io/instance: {{ .root.Release.Name }}
+      app.kubernetes.io/component: {{ .component }}
+{{- end }}
+{{- end }}
+
 {{/* Flags of modes policy and observe. Values of the pod network do not fit it: agents refuse their flags. */}}
 {{- define "isthmus.policy" -}}
 {{- if .Values.controller.enabled }}
@@ -215,6 +237,10 @@ headers: {{ quote . }}
 {{- end }}
 {{- if or .Values.agent.mtu .Values.agent.uplink .Values.agent.reservedHostPorts .Values.fabric.masqueradeExceptions .Values.fabric.hybridOverlay }}
 {{- fail "agent.mtu, agent.uplink, agent.reservedHostPorts, fabric.masqueradeExceptions and fabric.hybridOverlay have no meaning with mode policy, where the other network makes the interfaces: remove them" }}
+{{- end }}
+{{- $fabric := .Values.fabric }}
+{{- if or (ne $fabric.mode "auto") (ne $fabric.forwarding "direct") (ne (int $fabric.vni) 4096) (ne (int $fabric.vxlanPort) 4789) (not $fabric.masquerade) }}
+{{- fail "fabric.mode, fabric.forwarding, fabric.vni, fabric.vxlanPort and fabric.masquerade have no meaning with mode policy, where packets take the way of the other network: remove them" }}
 {{- end }}
 - --mode={{ .Values.mode }}
 {{- end }}
