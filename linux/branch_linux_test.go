@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -31,20 +31,56 @@ func branch(l *lab, pod string, n byte) error {
 	if err := routedPlugin(l, pod, n); err != nil {
 		return err
 	}
-	vlan, table := fmt.Sprintf("vlan.eth.%d", n), fmt.Sprint(100+int(n))
+	vlan := fmt.Sprintf("vlan.eth.%d", n)
 	if err := l.vlan(vlan, n); err != nil {
 		return err
 	}
 	for i, ip := range podIPs(n) {
-		ends := [][2]string{{fmt.Sprintf("10.2.%d.1", n), fmt.Sprintf("10.2.%d.2", n)}, {fmt.Sprintf("fd02:%x::1", n), fmt.Sprintf("fd02:%x::2", n)}}[i]
-		v := []string{"-4", "-6"}[i]
-		err := errors.Join(
-			commands(l.node, "ip", v, "route del "+ip.String()+" dev veth-"+pod, "route add "+ip.String()+" dev veth-"+pod+" table "+table,
-				"route add default via "+ends[1]+" dev "+vlan+" table "+table, "rule add iif "+vlan+" lookup "+table+" priority 10", "rule add iif veth-"+pod+" lookup "+table+" priority 10"),
-			commands(l.outside, "ip", v, "route add "+ip.String()+" via "+ends[0]+" dev "+vlan))
-		if err != nil {
+		format := []string{"10.2.%d.%d", "fd02:%x::%d"}[i]
+		near, far := net.ParseIP(fmt.Sprintf(format, n, 1)), net.ParseIP(fmt.Sprintf(format, n, 2))
+		to := netlink.NewIPNet(ip.AsSlice())
+		if err := l.node.Do(func() error { return moveRoutes(to, far, "veth-"+pod, vlan, 100+int(n)) }); err != nil {
 			return err
 		}
+		if err := l.outside.Do(func() error { return addRoute(netlink.Route{Dst: to, Gw: near}, vlan) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveRoutes moves the route of a pod to a table, which has a default route by the uplink of the pod. Packets of either interface use it.
+func moveRoutes(pod *net.IPNet, router net.IP, own, uplink string, table int) error {
+	device, err := netlink.LinkByName(own)
+	if err != nil {
+		return err
+	}
+	if err := netlink.RouteDel(&netlink.Route{Dst: pod, LinkIndex: device.Attrs().Index, Scope: netlink.SCOPE_NOWHERE}); err != nil {
+		return fmt.Errorf("remove the route of %s: %w", own, err)
+	}
+	errs := []error{addRoute(netlink.Route{Dst: pod, Table: table}, own), addRoute(netlink.Route{Gw: router, Table: table}, uplink)}
+	for _, name := range []string{uplink, own} {
+		rule := netlink.NewRule()
+		rule.IifName, rule.Table, rule.Priority, rule.Family = name, table, 10, nl.GetIPFamily(pod.IP)
+		if err := netlink.RuleAdd(rule); err != nil {
+			errs = append(errs, fmt.Errorf("add a rule for %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// addRoute adds a route by a device. Without a destination it is the default route.
+func addRoute(r netlink.Route, device string) error {
+	d, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	r.LinkIndex = d.Attrs().Index
+	if r.Gw == nil {
+		r.Scope = netlink.SCOPE_LINK
+	}
+	if err := netlink.RouteAdd(&r); err != nil {
+		return fmt.Errorf("add a route by %s: %w", device, err)
 	}
 	return nil
 }
@@ -81,23 +117,6 @@ func (l *lab) vlan(name string, n byte) error {
 				return err
 			}
 			return errors.Join(netlink.LinkSetUp(device), addresses(name, fmt.Sprintf("10.2.%d.%d/24", n, i+1), fmt.Sprintf("fd02:%x::%d/64", n, i+1)), netns.Forward())
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// commands runs lines of a program in a namespace.
-func commands(ns *netns.NS, program, option string, lines ...string) error {
-	for _, line := range lines {
-		err := ns.Do(func() error {
-			out, err := exec.Command(program, append([]string{option}, strings.Fields(line)...)...).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%s %s: %w: %s", program, line, err, out)
-			}
-			return nil
 		})
 		if err != nil {
 			return err
