@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestEndedNode: whoever waits for a node hears at once that its program has ended, and not after minutes.
+// TestEndedNode: a wait for a node ends at once with an error if the program of that node has ended, and not after minutes.
 func TestEndedNode(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
