@@ -97,7 +97,7 @@ func (l *lab) vlan(name string, n byte) error {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name, attrs.ParentIndex = name, parent.Attrs().Index
 			device := &netlink.Vlan{LinkAttrs: attrs, VlanId: int(n), VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
-			return netlink.LinkAdd(device)
+			return errors.Join(netlink.LinkSetUp(parent), netlink.LinkAdd(device))
 		})
 		if errors.Is(err, unix.EOPNOTSUPP) && i == 0 {
 			l.t.Log("this kernel has no VLANs: the uplink of a pod is a veth pair")
