@@ -296,7 +296,7 @@ func (c config) serve(ctx context.Context, port int) (err error) {
 	return nil
 }
 
-// startExample starts the pods of the quick start.
+// startExample starts the pods of the quick start. It waits until one of them reaches the Service: kube-proxy learns last where the pod is.
 func (l *lab) startExample(ctx context.Context) error {
 	say("Isthmus is ready on all nodes; starting the pods of %s", example)
 	text, err := os.ReadFile(example)
@@ -306,7 +306,13 @@ func (l *lab) startExample(ctx context.Context) error {
 	if err := until(ctx, time.Minute, "the service account", func() error { return l.apply(string(text)) }); err != nil {
 		return err
 	}
-	return l.wait("shop")
+	if err := l.wait("shop"); err != nil {
+		return err
+	}
+	return until(ctx, time.Minute, "the Service of "+example, func() error {
+		_, err := l.kubectl("-n", "shop", "exec", "web", "--", "/agnhost", "connect", "api:80", "--timeout=2s")
+		return err
+	})
 }
 
 // writeKubeconfig writes a kubeconfig file for programs of this machine, and links kubectl beside
