@@ -30,7 +30,8 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		return b.addMigrated(spec)
 	}
 	b.pods[spec.ID] = spec.Pod
-	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, NetNSID: spec.NetNSID, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
+	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, NetNSID: spec.NetNSID, IfName: spec.IfName, IPs: spec.IPs,
+		MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
 	b.step("create pair")
 	pair, made, err := link.CreatePair(s)
 	if err == nil {

@@ -122,7 +122,8 @@ const (
 
 // fullOnly are the flags that have no meaning with --mode=policy.
 var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni",
-	"vxlan-port", "hybrid-overlay", "masquerade", "masquerade-exception", "mtu", "uplink", "hns-network", "hns-mode", "hns-sets", "hns-parallel", "rule-counters", "endpoint-pool",
+	"vxlan-port", "hybrid-overlay", "masquerade", "masquerade-exception", "mtu", "uplink", "hns-network",
+	"hns-mode", "hns-sets", "hns-parallel", "rule-counters", "endpoint-pool",
 	"cluster-cidr", "service-cidr", "keep-route"}
 
 // reportNone is the value of --report that excludes others; reports are the other values.

@@ -22,7 +22,8 @@ import (
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, e cli.Env, args []string) int {
 	e.Version, e.Stdout, e.Stderr = version, cli.Printable(e.Stdout), cli.Printable(e.Stderr)
-	groups := slices.Concat(query.Commands(e), check.Commands(e, node.VerifyLive(e)), node.Commands(e), connectivity.Commands(e), migrate.Commands(e), ui.Commands(e))
+	groups := slices.Concat(query.Commands(e), check.Commands(e, node.VerifyLive(e)), node.Commands(e),
+		connectivity.Commands(e), migrate.Commands(e), ui.Commands(e))
 	return e.Run(ctx, args, append(groups, versionCommand(e), docsCommand())...)
 }
 

@@ -64,7 +64,8 @@ func NewChecker(a Authority, now func() time.Time) *Checker {
 	if now == nil {
 		now = time.Now
 	}
-	return &Checker{authority: a, now: now, calls: make(chan struct{}, maxCalls), unknown: make(chan struct{}, maxUnknown), users: make(map[string]kept[User]), rights: make(map[string]kept[bool]), shares: make(map[string]*share)}
+	return &Checker{authority: a, now: now, calls: make(chan struct{}, maxCalls), unknown: make(chan struct{}, maxUnknown),
+		users: make(map[string]kept[User]), rights: make(map[string]kept[bool]), shares: make(map[string]*share)}
 }
 
 // User returns the user of a token. The error is ErrUnauthenticated, or says why there is no answer.

@@ -243,7 +243,8 @@ func conflict(e *entry, a *addition) error {
 	case e.UID != a.req.PodUID:
 		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.PodUID)
 	case a.foreign != nil && !(slices.Equal(a.foreign, e.IPs) && slices.Equal(a.further, e.Further)):
-		return refuse(CodeConflict, remedy, "attachment %s of pod %s has the addresses %s, not %s", a.id, e.Pod(), join(slices.Concat(e.IPs, e.Further)), join(slices.Concat(a.foreign, a.further)))
+		return refuse(CodeConflict, remedy, "attachment %s of pod %s has the addresses %s, not %s", a.id, e.Pod(),
+			join(slices.Concat(e.IPs, e.Further)), join(slices.Concat(a.foreign, a.further)))
 	case e.NetNS != a.req.Netns:
 		return refuse(CodeConflict, remedy, "attachment %s of pod %s is in %s, not in %s", a.id, e.Pod(), e.NetNS, a.req.Netns)
 	}

@@ -329,7 +329,8 @@ func (l *loop) dumpCounts(b *inspect.Bundle) {
 func (l *loop) dump(b *inspect.Bundle) {
 	note := func(format string, args ...any) { b.About.Notes = append(b.About.Notes, fmt.Sprintf(format, args...)) }
 	for _, e := range l.list() {
-		b.Endpoints = append(b.Endpoints, inspect.Endpoint{ID: e.ID, Pod: e.Pod, Addresses: e.Addresses, Further: e.Further, HostInterface: e.HostIfName, Table: e.Table,
+		b.Endpoints = append(b.Endpoints, inspect.Endpoint{ID: e.ID, Pod: e.Pod, Addresses: e.Addresses, Further: e.Further,
+			HostInterface: e.HostIfName, Table: e.Table,
 			Policies: e.Policies, Problems: e.Problems, Unenforced: e.Unenforced, Verdicts: e.Verdicts})
 	}
 	b.About.Pending = !l.enforced.at.IsZero() || l.agent.latest.Load() != l.snapshot

@@ -42,7 +42,8 @@ func newRegistry(a *Agent) *prometheus.Registry {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unpoliced, unsupported, objects, verdicts, drops, portDrops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, pathPods, pathUplinks, pathRanges, flows, missedFlows,
+	unpoliced, unsupported, objects, verdicts, drops, portDrops, untracked, repairs, entries,
+	capacity, denied, denyDevices, pathModes, pathPods, pathUplinks, pathRanges, flows, missedFlows,
 	readers, counted, unenforced, broken, current, snapshot, pool, poolAdds *prometheus.Desc
 }
 

@@ -147,7 +147,8 @@ func checkForeign(e *entry, f *cniframe.Foreign) error {
 		return err
 	}
 	if !slices.Equal(first, e.IPs) || !slices.Equal(further, e.Further) {
-		return refuse(CodeBroken, "restart the pod", "pod %s has the addresses %s, not %s", e.Pod(), join(slices.Concat(e.IPs, e.Further)), join(slices.Concat(first, further)))
+		return refuse(CodeBroken, "restart the pod", "pod %s has the addresses %s, not %s", e.Pod(),
+			join(slices.Concat(e.IPs, e.Further)), join(slices.Concat(first, further)))
 	}
 	return sameMAC(e, f, CodeBroken)
 }

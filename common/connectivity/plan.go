@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	// Port is the port of servers that policies allow. ClosedPort is one that they do not.
-	Port, ClosedPort = 7000, 7001
+	// Port is the port of servers that policies allow.
+	Port = 7000
+	// ClosedPort is one that they do not allow.
+	ClosedPort = 7001
 )
 
 // Node is a node that takes part.

@@ -20,8 +20,8 @@ type claim struct {
 }
 
 // ranges returns the usable pod ranges by node. Overlapping ranges are not used, because the owner of a
-// packet would be ambiguous. The range of a foreign node never displaces one of Isthmus. A range that contains the address of a node is not used either: it would cut
-// off that node.
+// packet would be ambiguous. The range of a foreign node never displaces one of Isthmus. A range that
+// contains the address of a node is not used either: it would cut off that node.
 func (p *planner) ranges() map[string][]netip.Prefix {
 	var claims []claim
 	for _, c := range p.self.PodCIDRs {

@@ -92,7 +92,8 @@ func (s *Server) stream(stream grpc.ServerStreamingServer[observer.GetFlowsRespo
 		list, following, lost, more := s.ring.Read(next, batch)
 		if lost > 0 {
 			now := time.Now()
-			missed := Event{Time: now, position: next.flows + lost, Lost: &flow.LostEvent{Source: flow.LostEventSource_HUBBLE_RING_BUFFER, NumEventsLost: lost, Last: timestamppb.New(now)}}
+			missed := Event{Time: now, position: next.flows + lost,
+				Lost: &flow.LostEvent{Source: flow.LostEventSource_HUBBLE_RING_BUFFER, NumEventsLost: lost, Last: timestamppb.New(now)}}
 			if err := s.send(stream, q, []Event{missed}); err != nil {
 				return err
 			}

@@ -40,7 +40,8 @@ func (v *View) Policies(find, namespace string) []policyRow {
 
 func (v *View) policyRow(p *model.Policy) policyRow {
 	name := p.Origin.String()
-	r := policyRow{Name: name, Tier: p.Tier.String(), Rules: len(p.Rules[0]) + len(p.Rules[1]), Place: v.cluster.Places[name].String(), Href: url.PathEscape(p.Origin.Kind)}
+	r := policyRow{Name: name, Tier: p.Tier.String(), Rules: len(p.Rules[0]) + len(p.Rules[1]),
+		Place: v.cluster.Places[name].String(), Href: url.PathEscape(p.Origin.Kind)}
 	if p.Origin.Namespace != "" {
 		r.Href += "/" + url.PathEscape(p.Origin.Namespace)
 	}

@@ -188,7 +188,8 @@ func (r *Relay) Metrics() prometheus.Registerer { return r.metrics.registry }
 // Handler serves /metrics, /healthz and /readyz.
 func (r *Relay) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r.metrics.registry, promhttp.HandlerOpts{Registry: r.metrics.registry, MaxRequestsInFlight: httpd.Scrapes, EnableOpenMetrics: true}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r.metrics.registry,
+		promhttp.HandlerOpts{Registry: r.metrics.registry, MaxRequestsInFlight: httpd.Scrapes, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := r.health.ready(); err != nil {

@@ -233,7 +233,8 @@ func answerOf(name string, report *usage.Report) usage.Answer {
 // agentOf returns what a node reports about itself.
 func agentOf(report *usage.Report) page.Agent {
 	a := &report.About
-	return page.Agent{Ready: a.Ready, OS: systemName(a.OS), Version: clip(a.Version), Platform: clip(a.Platform), Endpoints: report.Endpoints, Modes: clipAll(a.Modes),
+	return page.Agent{Ready: a.Ready, OS: systemName(a.OS), Version: clip(a.Version), Platform: clip(a.Platform),
+		Endpoints: report.Endpoints, Modes: clipAll(a.Modes),
 		Problems: clipAll(a.Problems), Repairs: clipAll(a.Repairs)}
 }
 

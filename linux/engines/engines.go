@@ -46,7 +46,8 @@ var signatures = []signature{
 	{name: "kindnet", remedy: "create the cluster with disableDefaultCNI: true", tables: []string{"kindnet-network-policies"}},
 	{name: "Antrea", remedy: "uninstall Antrea", chains: []string{"ANTREA-"}, interfaces: []string{"antrea-gw0$"}},
 	{name: "OVN-Kubernetes", remedy: "use another network: its engine cannot be turned off", interfaces: []string{"ovn-k8s-mp0$"}},
-	{name: "Amazon's network policy agent", remedy: "set enableNetworkPolicy of the VPC CNI add-on to \"false\", and delete its pins or restart the node", pins: "/sys/fs/bpf/globals/aws/programs"},
+	{name: "Amazon's network policy agent",
+		remedy: "set enableNetworkPolicy of the VPC CNI add-on to \"false\", and delete its pins or restart the node", pins: "/sys/fs/bpf/globals/aws/programs"},
 	{name: "Weave Net", remedy: "start weave-net with EXPECT_NPC=0 and without weave-npc", chains: []string{"WEAVE-NPC"}},
 }
 

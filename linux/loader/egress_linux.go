@@ -183,7 +183,8 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"endpoints": m.Endpoints, "interfaces": m.Interfaces, "slots": m.Slots, "generation": m.Generation, "locals4": m.Locals4,
 		"locals6": m.Locals6, "attachments": m.Attachments,
-		"tunnel_kinds": m.TunnelKinds, "node_routes4": m.NodeRoutes4, "node_routes6": m.NodeRoutes6, "owners4": m.Owners4, "owners6": m.Owners6, "peers4": m.Peers4, "peers6": m.Peers6,
+		"tunnel_kinds": m.TunnelKinds, "node_routes4": m.NodeRoutes4, "node_routes6": m.NodeRoutes6, "owners4": m.Owners4, "owners6": m.Owners6,
+		"peers4": m.Peers4, "peers6": m.Peers6,
 		"prefixes4": m.Prefixes4, "prefixes6": m.Prefixes6, "ports": m.Ports,
 		"verdicts": m.Verdicts, "rows": m.Rows, "tables": m.Tables, "conns4": m.Conns4, "conns6": m.Conns6,
 		"conn_index4": m.ConnIndex4, "conn_index6": m.ConnIndex6, "conn_hints4": m.ConnHints4, "conn_hints6": m.ConnHints6,

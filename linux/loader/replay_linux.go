@@ -80,7 +80,8 @@ func (d *DataPath) Replay() (*Replayer, error) {
 	}
 	o, e := &d.objects, &d.egress
 	return &Replayer{d: d, programs: [...]*ebpf.Program{
-		AtFromNode: o.FromNode, AtFromPod: o.FromPod, AtPreRouting: e.filters[preRouting], AtForward: e.filters[forward], AtLocalIn: e.filters[localIn], AtLocalOut: e.filters[localOut], AtToPod: o.ToPod,
+		AtFromNode: o.FromNode, AtFromPod: o.FromPod, AtPreRouting: e.filters[preRouting],
+		AtForward: e.filters[forward], AtLocalIn: e.filters[localIn], AtLocalOut: e.filters[localOut], AtToPod: o.ToPod,
 	}, hook: e.hook}, nil
 }
 
@@ -125,7 +126,8 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 	}
 	// The kernel reads the Ethernet header, except on LOCAL_OUT, where there is none yet.
 	const ethernet, ipv6 = 14, 0x86dd
-	r.state[0] = map[Hook]byte{AtPreRouting: unix.NF_INET_PRE_ROUTING, AtLocalIn: unix.NF_INET_LOCAL_IN, AtForward: unix.NF_INET_FORWARD, AtLocalOut: unix.NF_INET_LOCAL_OUT}[h]
+	r.state[0] = map[Hook]byte{AtPreRouting: unix.NF_INET_PRE_ROUTING, AtLocalIn: unix.NF_INET_LOCAL_IN,
+		AtForward: unix.NF_INET_FORWARD, AtLocalOut: unix.NF_INET_LOCAL_OUT}[h]
 	r.state[1] = unix.NFPROTO_IPV4
 	if binary.BigEndian.Uint16(in.Frame[ethernet-2:]) == ipv6 {
 		r.state[1] = unix.NFPROTO_IPV6

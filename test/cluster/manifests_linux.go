@@ -165,7 +165,8 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 	}
 	b.WriteString("\nstatus:\n  phase: Running\n")
 	if p.Started > 0 {
-		fmt.Fprintf(&b, "  conditions: [{type: PodReadyToStartContainers, status: \"True\", lastTransitionTime: %q}]\n", time.Unix(p.Started, 0).UTC().Format(time.RFC3339))
+		fmt.Fprintf(&b, "  conditions: [{type: PodReadyToStartContainers, status: \"True\", lastTransitionTime: %q}]\n",
+			time.Unix(p.Started, 0).UTC().Format(time.RFC3339))
 	}
 	for i, a := range p.IPs {
 		if i == 0 {

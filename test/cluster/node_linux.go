@@ -125,7 +125,8 @@ func (n *Node) Start() error {
 	case n.OS == model.Windows:
 		n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, "winnode"), slices.Concat(args, own, n.windowsFlags())...)
 	default:
-		args = slices.Concat(args, own, []string{"--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name)}, n.podNetworkFlags(), n.cluster.cfg.AgentFlags, n.cluster.cfg.NodeFlags[n.Name])
+		args = slices.Concat(args, own, []string{"--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name)}, n.podNetworkFlags(),
+			n.cluster.cfg.AgentFlags, n.cluster.cfg.NodeFlags[n.Name])
 		n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, "isthmus-agent"), args...)
 	}
 	log, err := os.OpenFile(n.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -76,7 +76,8 @@ func (l *lab) buildFlannel(ctx context.Context, source, writer string) error {
 	for _, match := range flannelImages.FindAllStringSubmatch(l.flannel, -1) {
 		names = append(names, match[1])
 	}
-	_, err = output(exec.CommandContext(ctx, writer, "-root", root, "-name", strings.Join(names, ","), "-entrypoint", "/opt/bin/flanneld", "-o", filepath.Join(l.images, "flannel.tar")))
+	_, err = output(exec.CommandContext(ctx, writer, "-root", root, "-name", strings.Join(names, ","), "-entrypoint",
+		"/opt/bin/flanneld", "-o", filepath.Join(l.images, "flannel.tar")))
 	return err
 }
 

@@ -88,7 +88,8 @@ func skipNetwork(ip string, sctp bool) string {
 }
 
 // titles are the names of the suites in the line of totals.
-var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "network": "sig-network beyond conformance", "cnp": "cnp-conformance", "own": "own", "again": "netpol again"}
+var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance",
+	"network": "sig-network beyond conformance", "cnp": "cnp-conformance", "own": "own", "again": "netpol again"}
 
 // suiteNames are the suites in the order in which they run.
 var suiteNames = []string{"netpol", "conformance", "network", "cnp", "own", "again"}

@@ -23,7 +23,8 @@ type arch struct {
 // which took a fifth of the time. On arm64 it is pointer authentication: with it, a guest took ten times as long.
 // Of arm64 one kernel boots unless the flag -kernels names others: the versions of Linux are compared on amd64.
 var arches = map[string]arch{
-	"amd64": {"amd64", "linux-image-cloud-amd64,linux-image-6.12-cloud-amd64", []string{"qemu-system-x86_64", "-machine", "q35,accel=tcg,hpet=off", "-cpu", "max,-erms,-fsrm,-la57"}, "ttyS0"},
+	"amd64": {"amd64", "linux-image-cloud-amd64,linux-image-6.12-cloud-amd64",
+		[]string{"qemu-system-x86_64", "-machine", "q35,accel=tcg,hpet=off", "-cpu", "max,-erms,-fsrm,-la57"}, "ttyS0"},
 	"arm64": {"arm64", "linux-image-6.12-cloud-arm64", []string{"qemu-system-aarch64", "-machine", "virt,accel=tcg", "-cpu", "neoverse-n1"}, "ttyAMA0"},
 }
 

@@ -6,8 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -45,7 +44,7 @@ func target(t *testing.T, ns *netns.NS, address string) string {
 			err = ns.Do(func() error { conn, err = new(net.Dialer).DialContext(ctx, network, address); return err })
 			return conn, err
 		}},
-		ErrorLog: log.New(io.Discard, "", 0), // tests stop what is behind it
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // tests stop what is behind it
 	}
 	s := httptest.NewServer(proxy)
 	t.Cleanup(s.Close)

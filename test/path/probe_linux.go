@@ -258,7 +258,8 @@ func (g *generator) ownService() {
 	}
 	backend, port := netip.AddrPortFrom(own, 8080), uint16(40000+g.r.IntN(1000))
 	node := same(nodeAddrs[:2], v6)
-	request := reference.Packet{Src: node, Dst: same(services[:2], v6), Proto: pick[uint8](g, reference.UDP, reference.TCP), Sport: uint16(1000 + g.r.IntN(4)), Dport: 80}
+	request := reference.Packet{Src: node, Dst: same(services[:2], v6), Proto: pick[uint8](g, reference.UDP, reference.TCP),
+		Sport: uint16(1000 + g.r.IntN(4)), Dport: 80}
 	answer := reference.Packet{Src: own, Dst: node, Proto: request.Proto, Sport: 8080, Dport: port}
 	if request.Proto == reference.TCP {
 		request.Flags, answer.Flags = "S", "SA"

@@ -116,7 +116,8 @@ func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 func newReference() *reference.Node {
 	n := &reference.Node{
 		Pods: make(map[int]*reference.Pod), Remote: make(map[netip.Addr]string), Outside: make(map[netip.Prefix]string),
-		Own: nodeAddrs, Broadcast: broadcasts, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, TunnelProtocols: []uint8{gre}, MTU: mtu, Timeouts: timeouts,
+		Own: nodeAddrs, Broadcast: broadcasts, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort,
+		Tunnels: tunnels, TunnelProtocols: []uint8{gre}, MTU: mtu, Timeouts: timeouts,
 		Deny: denied, Exempt: exempt, Errors: errorBurst,
 	}
 	for name, all := range remotes {

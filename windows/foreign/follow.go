@@ -41,8 +41,8 @@ func (b *Backend) rest(began time.Time) time.Time {
 	return now
 }
 
-// summarize reads a summary of the endpoints; "" if HNS has none.
-func (b *Backend) summarize(ctx context.Context) (string, error) {
+// readSummary reads a summary of the endpoints; "" if HNS has none.
+func (b *Backend) readSummary(ctx context.Context) (string, error) {
 	began := b.config.Now()
 	text, err := b.hns.Summary(ctx)
 	b.readings.summary = b.rest(began)
@@ -55,7 +55,7 @@ func (b *Backend) Follow(ctx context.Context) error {
 	if len(b.wanted) == 0 || b.config.Now().Before(b.readings.summary) {
 		return nil
 	}
-	text, err := b.summarize(ctx)
+	text, err := b.readSummary(ctx)
 	if err != nil || text == "" || text == b.readings.seen {
 		return err
 	}
@@ -67,7 +67,7 @@ func (b *Backend) compare(ctx context.Context) error {
 	if len(b.wanted) == 0 || b.config.Now().Before(b.readings.listing) {
 		return nil
 	}
-	text, err := b.summarize(ctx)
+	text, err := b.readSummary(ctx)
 	if err != nil {
 		text = ""
 	}
@@ -107,7 +107,7 @@ func (b *Backend) read(ctx context.Context, summary string) ([]found, error) {
 
 // recent returns the endpoints: those of the last listing if it took long and the summary is as before.
 func (b *Backend) recent(ctx context.Context) ([]found, error) {
-	text, err := b.summarize(ctx)
+	text, err := b.readSummary(ctx)
 	if err == nil && text != "" && text == b.readings.text && b.config.Now().Before(b.readings.until) {
 		return b.readings.all, nil
 	}

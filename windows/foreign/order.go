@@ -56,7 +56,8 @@ func split(policies []hns.Policy) (parts, error) {
 			}
 			continue
 		}
-		if (a.Action != hns.Allow && a.Action != hns.Block) || (a.Direction != hns.In && a.Direction != hns.Out) || (a.RuleType != hns.Switch && a.RuleType != hns.Host) {
+		if (a.Action != hns.Allow && a.Action != hns.Block) || (a.Direction != hns.In && a.Direction != hns.Out) ||
+			(a.RuleType != hns.Switch && a.RuleType != hns.Host) {
 			return parts{}, fmt.Errorf("what the ACL %s, type %q, of another program passes is not known: remove it", describe(a), a.RuleType)
 		}
 		p.others, p.kept = append(p.others, a), append(p.kept, policy)

@@ -90,7 +90,8 @@ func (e *Error) class() error {
 		return ErrGone
 	case CodeObjectExists, CodeAlreadyExists, CodeNetworkExists, CodePolicyExists, CodePortExists, CodeAlreadyAttached, CodeNamespaceHas:
 		return ErrConflict
-	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeBusy, CodeWaitTimeout, CodeServerUnavailable, CodeCallFailed, CodeNotRegistered, CodeServiceNotActive:
+	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeBusy, CodeWaitTimeout, CodeServerUnavailable,
+		CodeCallFailed, CodeNotRegistered, CodeServiceNotActive:
 		return ErrRetry
 	}
 	return ErrRefused

@@ -269,7 +269,8 @@ func (g *Guarded) Networks(ctx context.Context) ([]Network, error) {
 }
 
 func (g *Guarded) CreateNetwork(ctx context.Context, n Network) (Network, error) {
-	return call(ctx, g, "CreateNetwork", writes(Object("new network "+n.Name)), func(ctx context.Context) (Network, error) { return g.client.CreateNetwork(ctx, n) })
+	return call(ctx, g, "CreateNetwork", writes(Object("new network "+n.Name)),
+		func(ctx context.Context) (Network, error) { return g.client.CreateNetwork(ctx, n) })
 }
 
 func (g *Guarded) ModifyNetwork(ctx context.Context, id string, r RequestType, policies ...Policy) (Network, error) {
@@ -290,7 +291,8 @@ func (g *Guarded) Endpoints(ctx context.Context, network string) ([]Endpoint, er
 }
 
 func (g *Guarded) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
-	return call(ctx, g, "CreateEndpoint", writes(NewEndpointObject(e.Name)), func(ctx context.Context) (Endpoint, error) { return g.client.CreateEndpoint(ctx, e) })
+	return call(ctx, g, "CreateEndpoint", writes(NewEndpointObject(e.Name)),
+		func(ctx context.Context) (Endpoint, error) { return g.client.CreateEndpoint(ctx, e) })
 }
 
 func (g *Guarded) ModifyEndpoint(ctx context.Context, id string, r RequestType, policies ...Policy) (Endpoint, error) {
@@ -307,7 +309,8 @@ func (g *Guarded) DeleteEndpoint(ctx context.Context, id string) error {
 }
 
 func (g *Guarded) Namespace(ctx context.Context, id string) (Namespace, error) {
-	return call(ctx, g, "Namespace", about(Object("namespace "+strings.ToLower(id))), func(ctx context.Context) (Namespace, error) { return g.client.Namespace(ctx, id) })
+	return call(ctx, g, "Namespace", about(Object("namespace "+strings.ToLower(id))),
+		func(ctx context.Context) (Namespace, error) { return g.client.Namespace(ctx, id) })
 }
 
 func (g *Guarded) AttachEndpoint(ctx context.Context, namespace, endpoint string) error {

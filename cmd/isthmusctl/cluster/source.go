@@ -263,7 +263,8 @@ func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Obje
 	reading := s.reading()
 	for _, path := range paths {
 		if strings.Contains(path, "://") {
-			return model.Objects{}, nil, []manifests.DocumentError{{File: path, Detail: fmt.Sprintf("URLs are not read: download it first: curl -fsSL %s %s", quoted(path), s.use())}}
+			return model.Objects{}, nil, []manifests.DocumentError{{File: path,
+				Detail: fmt.Sprintf("URLs are not read: download it first: curl -fsSL %s %s", quoted(path), s.use())}}
 		}
 		if err := unbuilt(path, s.use()); err != nil {
 			return model.Objects{}, nil, []manifests.DocumentError{{File: path, Detail: strings.TrimPrefix(err.Error(), path+": ")}}

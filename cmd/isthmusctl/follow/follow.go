@@ -130,7 +130,8 @@ func serviceStep(call service.Call, port model.ServicePort, c service.Connection
 
 // Trace has the nodes of both ends follow each flow, and combines their answers. list are the agents of the cluster. timeout
 // bounds the answer of a node.
-func Trace(ctx context.Context, c *agents.Cluster, list []agents.Agent, timeout time.Duration, snapshot *model.Snapshot, all []Target) ([]*trace.Report, error) {
+func Trace(ctx context.Context, c *agents.Cluster, list []agents.Agent, timeout time.Duration, snapshot *model.Snapshot,
+	all []Target) ([]*trace.Report, error) {
 	owners := snapshot.Owners()
 	var calls []agents.Call
 	of := make([][]int, len(all)) // the calls of each flow

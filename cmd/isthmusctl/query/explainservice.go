@@ -68,7 +68,8 @@ func givenProtocol(c *cobra.Command, text string) (*model.Protocol, error) {
 }
 
 // explainService answers for every backend of a Service.
-func (e env) explainService(o *explainOptions, s *model.Snapshot, all *service.Services, to service.Call, protocol *model.Protocol, versions []hns.Version) error {
+func (e env) explainService(o *explainOptions, s *model.Snapshot, all *service.Services, to service.Call,
+	protocol *model.Protocol, versions []hns.Version) error {
 	x, err := o.askService(s, all, to, protocol, versions)
 	if err != nil {
 		return err
@@ -89,7 +90,8 @@ func (e env) explainService(o *explainOptions, s *model.Snapshot, all *service.S
 	return nil
 }
 
-func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to service.Call, protocol *model.Protocol, versions []hns.Version) (*explain.ServiceReport, error) {
+func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to service.Call, protocol *model.Protocol,
+	versions []hns.Version) (*explain.ServiceReport, error) {
 	from, err := cluster.Ends(s, o.from)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)

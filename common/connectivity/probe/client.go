@@ -24,8 +24,10 @@ const (
 	MaxTargets = 128
 	// again is the interval in which a client repeats a datagram.
 	again = 250 * time.Millisecond
-	// MinTimeout and MaxTimeout bound the time of an attempt.
-	MinTimeout, MaxTimeout = 100 * time.Millisecond, time.Minute
+	// MinTimeout is the least time of an attempt.
+	MinTimeout = 100 * time.Millisecond
+	// MaxTimeout is the longest time of an attempt.
+	MaxTimeout = time.Minute
 )
 
 // Try tries all targets, many at a time, and returns the answers in the same order. timeout bounds each attempt.

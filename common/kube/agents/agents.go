@@ -250,7 +250,8 @@ func (c *Cluster) Run(ctx context.Context, timeout time.Duration, all []Call) []
 			defer func() { <-tokens }()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			results[i].Output, results[i].Status, results[i].Err = c.exec.Run(ctx, podexec.In{Namespace: a.Namespace, Pod: a.Pod, Container: container}, command(a.OS, a.Args))
+			results[i].Output, results[i].Status, results[i].Err = c.exec.Run(ctx,
+				podexec.In{Namespace: a.Namespace, Pod: a.Pod, Container: container}, command(a.OS, a.Args))
 			mu.Lock()
 			defer mu.Unlock()
 			delete(left, i)

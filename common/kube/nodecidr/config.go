@@ -38,7 +38,8 @@ type Config struct {
 func Defaults() Config {
 	return Config{UserAgent: "isthmus-controller", Namespace: "isthmus-system", Lease: "isthmus-controller",
 		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		Debounce: 100 * time.Millisecond, MaxDebounce: 2 * time.Second, Resync: 5 * time.Minute, RetryMin: time.Second, RetryMax: time.Minute, Ranges: nodeipam.Defaults()}
+		Debounce: 100 * time.Millisecond, MaxDebounce: 2 * time.Second, Resync: 5 * time.Minute,
+		RetryMin: time.Second, RetryMax: time.Minute, Ranges: nodeipam.Defaults()}
 }
 
 // Validate reports everything that is wrong with the Config.

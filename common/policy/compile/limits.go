@@ -45,7 +45,8 @@ func DefaultLimits() Limits {
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits()
 	for _, f := range []struct{ limit, standard *int }{
-		{&l.PeerClasses, &d.PeerClasses}, {&l.Overlaps, &d.Overlaps}, {&l.PortClasses, &d.PortClasses}, {&l.Rows, &d.Rows}, {&l.Tables, &d.Tables}, {&l.Addresses, &d.Addresses},
+		{&l.PeerClasses, &d.PeerClasses}, {&l.Overlaps, &d.Overlaps}, {&l.PortClasses, &d.PortClasses},
+		{&l.Rows, &d.Rows}, {&l.Tables, &d.Tables}, {&l.Addresses, &d.Addresses},
 	} {
 		if *f.limit <= 0 {
 			*f.limit = *f.standard
@@ -367,7 +368,8 @@ func (c *Compiler) overflow() []model.Unsupported {
 	for _, u := range claims(c.selected.compiled, func(_ *compiledPolicy, _ model.Direction, r *compiledRule) []*term { return r.terms }) {
 		if slices.ContainsFunc(u.wants, func(t *term) bool { return c.peers.spilled[t] }) {
 			report(u.policy, u.d, u.rule.Index, "peers", overlaps)
-		} else if slices.ContainsFunc(u.wants, func(t *term) bool { return t.closed }) || u.d == model.Egress && slices.ContainsFunc(u.rule.Ports, c.peers.nameClosed) {
+		} else if slices.ContainsFunc(u.wants, func(t *term) bool { return t.closed }) ||
+			u.d == model.Egress && slices.ContainsFunc(u.rule.Ports, c.peers.nameClosed) {
 			report(u.policy, u.d, u.rule.Index, "peers", reason)
 		}
 		if c.peers.crowded && (u.d == model.Egress && u.rule.named || slices.ContainsFunc(u.wants, func(t *term) bool { return t.peer.Kind == model.PeerPods })) {

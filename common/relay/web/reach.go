@@ -21,13 +21,15 @@ import (
 
 // links are the pages in the order of the navigation.
 func links() []page.Link {
-	return []page.Link{{Path: "/flows", Name: "Denied flows"}, {Path: "/reach", Name: "Who reaches whom"}, {Path: "/explain", Name: "Explain"}, {Path: "/policies", Name: "Policies"},
+	return []page.Link{{Path: "/flows", Name: "Denied flows"}, {Path: "/reach", Name: "Who reaches whom"},
+		{Path: "/explain", Name: "Explain"}, {Path: "/policies", Name: "Policies"},
 		{Path: "/nodes", Name: "Nodes"}, {Path: "/inexact", Name: "Not exact"}}
 }
 
 // newPages returns the pages, whose requests only a Handler makes.
 func newPages(r Relay, c Cluster) (*page.Handler, error) {
-	none := &page.Cluster{Snapshot: model.MakeSnapshot(nil, nil, nil, nil), Source: "No objects", At: time.Now(), Stale: "no agent gives the objects of the cluster"}
+	none := &page.Cluster{Snapshot: model.MakeSnapshot(nil, nil, nil, nil), Source: "No objects", At: time.Now(),
+		Stale: "no agent gives the objects of the cluster"}
 	return page.New(context.Background(), page.Config{
 		Cluster: func() *page.Cluster { return cmp.Or(c.Objects(), none) },
 		Links:   links(),

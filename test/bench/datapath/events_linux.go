@@ -35,7 +35,8 @@ func newEventBench(repeat int, swap bool) (*eventBench, error) {
 	loads := []struct {
 		to     **bench
 		events loader.Events
-	}{{&e.off, loader.Events{}}, {&e.limited, loader.DefaultEvents()}, {&e.every, loader.Events{Rate: loader.MaxEventRate, Burst: loader.MaxEventBurst, Allowed: true}}}
+	}{{&e.off, loader.Events{}}, {&e.limited, loader.DefaultEvents()},
+		{&e.every, loader.Events{Rate: loader.MaxEventRate, Burst: loader.MaxEventBurst, Allowed: true}}}
 	if swap {
 		loads[0], loads[1] = loads[1], loads[0]
 	}

@@ -99,7 +99,8 @@ func (w *setups) queueTo(ctx context.Context, of *setup, kubeconfig string) erro
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(w.dir, knp), "--kubeconfig", kubeconfig, "--hostname-override=node", "--disable-nri", "--netfilter-bug-1766-fix=false") // its help excepts kernels since 6.12
+	cmd := exec.Command(filepath.Join(w.dir, knp), "--kubeconfig", kubeconfig, "--hostname-override=node", "--disable-nri",
+		"--netfilter-bug-1766-fix=false") // its help excepts kernels since 6.12
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := of.node.Do(cmd.Start); err != nil {

@@ -108,7 +108,8 @@ var clients = netip.MustParsePrefix("192.0.2.0/24")
 func shopPolicy() *model.Policy {
 	return &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "web"}, Tier: model.TierNetworkPolicy,
 		Subject: model.PodSelector{Namespace: "shop"}, Isolates: [2]bool{true, true},
-		Rules: [2][]model.Rule{model.Ingress: {{Action: model.ActionAccept, Peers: []model.Peer{{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: clients}}}, Ports: tcp(80)}}}}
+		Rules: [2][]model.Rule{model.Ingress: {{Action: model.ActionAccept,
+			Peers: []model.Peer{{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: clients}}}, Ports: tcp(80)}}}}
 }
 
 // enforced returns an error unless the policy is in force at the endpoint of every pod.
