@@ -230,7 +230,10 @@ func (l *lab) apply(manifests string) error {
 	return err
 }
 
-// until repeats f until it returns no error.
+// final is an error that no repetition changes.
+type final struct{ error }
+
+// until repeats f until it returns no error, or a final one.
 func until(ctx context.Context, limit time.Duration, what string, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -238,6 +241,9 @@ func until(ctx context.Context, limit time.Duration, what string, f func() error
 		err := f()
 		if err == nil {
 			return nil
+		}
+		if errors.As(err, new(final)) {
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		select {
 		case <-ctx.Done():

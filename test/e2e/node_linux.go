@@ -86,13 +86,10 @@ func (l *lab) startNode(n *node) error {
 // waitForNode waits until the API server has the node and its pod range, and adds the route of the
 // control plane to it.
 func (l *lab) waitForNode(ctx context.Context, n *node) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var cidrs string
 	err := until(ctx, 3*time.Minute, "node "+n.name+" (see its logs in "+l.report+")", func() (err error) {
 		if ended(n.init.Process) {
-			cancel(errors.New("the program that runs the node has ended"))
-			return context.Cause(ctx)
+			return final{errors.New("the program that runs the node has ended")}
 		}
 		cidrs, err = l.kubectl("get", "node", n.name, "-o", "jsonpath={.spec.podCIDRs[*]}")
 		if have := len(strings.Fields(cidrs)); err == nil && have < len(l.networks) {

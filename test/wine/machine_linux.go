@@ -250,8 +250,9 @@ func (m *Machine) StartAgent(node, manifests string, more ...string) error {
 	args := append([]string{"--node-name", node, "--manifests", Path(manifests), "--log-level", "debug", "--http-address", agentHTTP}, more...)
 	before := m.logged()
 	err := m.startAgent(args)
-	if m.logged() == before && err != nil {
-		// Seen once in thousands of starts: Wine's loader ends with status 1. An agent that has begun writes a line whatever happens.
+	if errors.Is(err, errEnded) && m.logged() == before {
+		// Seen once: the process ended with status 1 and had written nothing. The cause is not known. An agent writes why it ends.
+		fmt.Fprintln(os.Stderr, "wine: isthmus-agent.exe has ended and wrote nothing; it is started once more:", err)
 		err = m.startAgent(args)
 	}
 	return err
@@ -305,6 +306,9 @@ func (m *Machine) Get(path string) (string, error) {
 	return string(text), err
 }
 
+// errEnded says that a process has ended before its condition holds.
+var errEnded = errors.New("ended")
+
 // wait polls a condition while a process runs.
 func (m *Machine) wait(log string, p *process, so func() bool) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -315,7 +319,7 @@ func (m *Machine) wait(log string, p *process, so func() bool) error {
 		select {
 		case err = <-p.done:
 			p.done <- err
-			err = fmt.Errorf("%s ended: %w", p.cmd.Args[0], err)
+			err = fmt.Errorf("%s %w: %v", p.cmd.Args[0], errEnded, err)
 		default:
 			if time.Now().Before(deadline) {
 				continue
