@@ -33,6 +33,8 @@ type Source struct {
 	Context string
 	// SkipBad skips documents with errors.
 	SkipBad bool
+	// AlsoManifests: the command reads manifests beside a cluster.
+	AlsoManifests bool
 	// Placeholders adds a placeholder pod for every policy that selects no pod.
 	Placeholders bool
 	// WantServices makes Load read Services from an API server too; from manifests it always does.
@@ -142,6 +144,8 @@ func (s *Source) Check() error {
 		return cli.Usagef("--placeholders: works with --manifests only")
 	case s.Live() && s.stored:
 		return cli.Usagef("--stored: works with --manifests only; objects of an API server are always validated so")
+	case s.Live() && s.SkipBad && !s.AlsoManifests:
+		return cli.Usagef("--skip-bad: works with --manifests only; of the objects of an API server nothing is left out, what is invalid is a warning")
 	case !s.Live() && (s.as != "" || len(s.groups) > 0):
 		return cli.Usagef("--as and --as-group: work with an API server only")
 	case s.as == "" && len(s.groups) > 0:
@@ -425,9 +429,6 @@ func untilRefused(ctx context.Context, api *watch.APIServer, end context.CancelF
 func (s *Source) Open(ctx context.Context, stderr io.Writer) (*model.Snapshot, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
-	}
-	if s.Live() && s.SkipBad {
-		return nil, cli.Usagef("--skip-bad: works with --manifests only; of the objects of an API server nothing is left out, what is invalid is a warning")
 	}
 	snapshot, p, err := s.Load(ctx)
 	if err != nil {

@@ -45,7 +45,7 @@ are an invalid command line or manifest, an API server that denies access, an em
 var diffForms = []string{"text", "markdown", "json", "yaml"}
 
 func (e env) diffCommand() *cobra.Command {
-	o := &diffOptions{Source: cluster.Source{WantServices: true}}
+	o := &diffOptions{Source: cluster.Source{WantServices: true, AlsoManifests: true}}
 	c := &cobra.Command{
 		Use:   "diff DIR | diff DIR_A DIR_B",
 		Short: "List every verdict that changes if manifests are applied, or that differs between two directories",

@@ -110,6 +110,7 @@ func TestOfflineErrors(t *testing.T) {
 		"no pods":           {"matrix -m NAMESPACES", "there are no such pods to show; --placeholders adds a placeholder pod"},
 		"no nodes":          {"compile -m NAMESPACES", "there are no nodes and no pods"},
 		"skip bad":          {"matrix --kubeconfig x --skip-bad", "--skip-bad: works with --manifests only"},
+		"skip bad in lint":  {"lint --kubeconfig x --skip-bad", "--skip-bad: works with --manifests only"},
 		"stored":            {"lint --kubeconfig x --stored", "works with --manifests only"},
 		"namespace":         {"matrix -m testdata/mixed -n shpo", "no namespace shpo"},
 		"too many":          {"matrix -m testdata/mixed --max-groups 1", "narrow it with --namespace"},
