@@ -12,11 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // compareBuilds makes the release of a commit in two new clones under different names, each
 // with an empty build cache, and compares every byte. It leaves the first in the directory.
-func compareBuilds(ctx context.Context, s source, o options, w io.Writer) error {
+func compareBuilds(ctx context.Context, s source, o options, w, progress io.Writer) error {
 	work, err := os.MkdirTemp("", "isthmus-compare")
 	if err != nil {
 		return err
@@ -37,11 +38,11 @@ func compareBuilds(ctx context.Context, s source, o options, w io.Writer) error 
 		if o.key == "" {
 			cmd.Env = append(cmd.Env, "SIGNING_KEY=")
 		}
-		text, err := output(cmd)
-		if err != nil {
-			return err
+		fmt.Fprintf(progress, "release: build %d of 2 has an empty cache\n", i+1)
+		cmd.Stdout, cmd.Stderr = w, progress
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("run %s: %w", strings.Join(cmd.Args, " "), err)
 		}
-		fmt.Fprint(w, text)
 	}
 	n, err := sameFiles(dirs[0], dirs[1])
 	if err != nil {

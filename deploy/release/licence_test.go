@@ -165,7 +165,7 @@ func TestLicencesOnly(t *testing.T) {
 	}
 	t.Chdir(filepath.Join(dir, "deploy", "release"))
 	out := t.TempDir()
-	if err := run(t.Context(), []string{"-licences-only", out}, nil); err != nil {
+	if err := run(t.Context(), []string{"-licences-only", out}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, target := range targets() {
@@ -176,11 +176,11 @@ func TestLicencesOnly(t *testing.T) {
 			}
 		}
 	}
-	if err := run(t.Context(), []string{"-licences-only", out, "-version", "0.2.0"}, nil); err == nil {
+	if err := run(t.Context(), []string{"-licences-only", out, "-version", "0.2.0"}, nil, nil); err == nil {
 		t.Error("a flag beside -licences-only has no effect and is accepted")
 	}
 	t.Chdir(t.TempDir())
-	if err := run(t.Context(), []string{"-licences-only", out}, nil); err == nil || !strings.Contains(err.Error(), "not in a checkout") {
+	if err := run(t.Context(), []string{"-licences-only", out}, nil, nil); err == nil || !strings.Contains(err.Error(), "not in a checkout") {
 		t.Errorf("outside of a checkout: %v", err)
 	}
 }

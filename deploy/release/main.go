@@ -23,7 +23,7 @@ and version give the same bytes.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return
 		}
@@ -76,7 +76,8 @@ func parse(args []string, w io.Writer) (options, error) {
 	return o, checkVersion(o.version)
 }
 
-func run(ctx context.Context, args []string, w io.Writer) error {
+// run prints the result to w and, minutes long, what it is at to progress.
+func run(ctx context.Context, args []string, w, progress io.Writer) error {
 	o, err := parse(args, w)
 	if err != nil {
 		return err
@@ -98,7 +99,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 		return err
 	}
 	if o.check {
-		return compareBuilds(ctx, src, o, w)
+		return compareBuilds(ctx, src, o, w, progress)
 	}
 	if o.chart {
 		_, err := packChart(src, o.version, o.out)
@@ -108,7 +109,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r := &release{source: src, version: o.version, out: o.out, targets: targets(), key: key}
+	r := &release{source: src, version: o.version, out: o.out, targets: targets(), key: key, progress: progress}
 	if err := r.make(ctx); err != nil {
 		return err
 	}

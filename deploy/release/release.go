@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -27,6 +28,8 @@ type release struct {
 	targets []target
 	key     *key // nil: not signed
 
+	progress io.Writer // a line before each step that takes long
+
 	linked   map[string][]linked // modules of each target, by its name
 	terms    map[string]terms    // their licences, by path@version
 	pages    map[string]entry    // manual pages of isthmusctl, by path in an archive
@@ -42,17 +45,21 @@ func (r *release) make(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(work)
+	r.begin("read the licences of all modules")
 	if err := r.readLicences(ctx); err != nil {
 		return err
 	}
+	r.begin("build the commands for this machine and write their manual pages")
 	if err := r.makePages(ctx, filepath.Join(work, "pages")); err != nil {
 		return err
 	}
 	for _, t := range r.targets {
+		r.begin("build for " + t.String())
 		if err := r.makeArchive(ctx, t, filepath.Join(work, t.String())); err != nil {
 			return err
 		}
 	}
+	r.begin("write the images")
 	if err := r.makeImages(ctx, work); err != nil {
 		return err
 	}
@@ -73,6 +80,9 @@ func (r *release) make(ctx context.Context) error {
 	r.countModules()
 	return r.seal(ctx)
 }
+
+// begin reports a step.
+func (r *release) begin(step string) { fmt.Fprintln(r.progress, "release:", step) }
 
 // readLicences finds the modules of all targets and their licences, before an hour of building.
 func (r *release) readLicences(ctx context.Context) error {

@@ -106,10 +106,13 @@ func write(t *testing.T, dir, path, content string) {
 func makeRelease(t *testing.T, checkout string, args ...string) (string, string) {
 	t.Helper()
 	t.Chdir(checkout)
-	var w bytes.Buffer
+	var w, progress bytes.Buffer
 	out := filepath.Join(t.TempDir(), "out")
-	if err := run(t.Context(), append([]string{"-version", "0.2.0", "-o", out}, args...), &w); err != nil {
+	if err := run(t.Context(), append([]string{"-version", "0.2.0", "-o", out}, args...), &w, &progress); err != nil {
 		t.Fatal(err)
+	}
+	if step := "release: build for windows-amd64\n"; !strings.Contains(progress.String(), step) {
+		t.Errorf("progress %q lacks %q", progress.String(), step)
 	}
 	return out, w.String()
 }
@@ -301,7 +304,7 @@ func TestRefusals(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	refused := func(want string, args ...string) {
 		t.Helper()
-		if err := run(t.Context(), args, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
