@@ -96,9 +96,16 @@ func newImage(files []file, p v1.Platform, c v1.Config) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// windowsLayer puts files where layers of Windows have them.
+// windowsLayer puts files where layers of Windows have them, with the registry of a layer that has no other below: Windows makes the
+// directory Hives of it, and unpacks no image without.
 func windowsLayer(files []file) []file {
-	all := []file{{name: "Files", mode: fs.ModeDir | 0o755}, {name: "Hives", mode: fs.ModeDir | 0o755}}
+	var all []file
+	for _, dir := range []string{"Files", "Files/Windows", "Files/Windows/System32", registry} {
+		all = append(all, file{name: dir, mode: fs.ModeDir | 0o755})
+	}
+	for _, name := range []string{"DEFAULT", "SAM", "SECURITY", "SOFTWARE", "SYSTEM"} {
+		all = append(all, file{name: registry + "/" + name, mode: 0o644, content: emptyHive()})
+	}
 	for _, f := range files {
 		f.name = "Files/" + f.name
 		all = append(all, f)
