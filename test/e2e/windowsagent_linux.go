@@ -11,11 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/test/hostprocess"
 	"github.com/isthmus-net/isthmus/test/wine"
 )
-
-// sandbox is the directory of the files of a HostProcess container's image.
-const sandbox = `C:\hpc`
 
 // podItem is a pod of the API server, as far as the kubelet of a windowsNode needs it.
 type podItem struct {
@@ -60,8 +58,7 @@ func (n *windowsNode) runAgent(pod podItem) error {
 	}
 	c := pod.Spec.Containers[0]
 	// A kubelet sets the first two in every container.
-	env := map[string]string{"KUBERNETES_SERVICE_HOST": n.lab.primary().kubernetes.String(), "KUBERNETES_SERVICE_PORT": "443",
-		"CONTAINER_SANDBOX_MOUNT_POINT": sandbox}
+	env := map[string]string{"KUBERNETES_SERVICE_HOST": n.lab.primary().kubernetes.String(), "KUBERNETES_SERVICE_PORT": "443"}
 	for _, e := range c.Env {
 		switch e.ValueFrom.FieldRef.FieldPath {
 		case "":
@@ -72,19 +69,13 @@ func (n *windowsNode) runAgent(pod podItem) error {
 			return fmt.Errorf("pod %s: variable %s: the field %s is not known here", pod.Metadata.Name, e.Name, e.ValueFrom.FieldRef.FieldPath)
 		}
 	}
-	var words []string
-	for _, word := range append(c.Command, c.Args...) {
-		for name, value := range env {
-			word = strings.ReplaceAll(word, "$("+name+")", value)
-		}
-		words = append(words, word)
-	}
+	words := hostprocess.Expand(append(c.Command, c.Args...), env, hostprocess.Mount)
 	kubeconfig, err := n.mountAccount(pod, net.JoinHostPort(env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"]))
 	if err != nil {
 		return err
 	}
 	cmd := n.machine.Command(context.Background(), words[0], append(words[1:], "--kubeconfig="+wine.Path(kubeconfig))...)
-	for name, value := range env {
+	for name, value := range hostprocess.Environment(env, hostprocess.Mount) {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	cmd.Dir = n.image()
@@ -98,7 +89,7 @@ func (n *windowsNode) runAgent(pod podItem) error {
 
 // image is the directory with the files of the image.
 func (n *windowsNode) image() string {
-	return filepath.Join(n.machine.Drive(), strings.TrimPrefix(sandbox, `C:\`))
+	return filepath.Join(n.machine.Drive(), strings.TrimPrefix(hostprocess.Mount, `C:\`))
 }
 
 // unpackImage makes the files of the image for Windows.

@@ -236,7 +236,8 @@ func TestValues(t *testing.T) {
 		windowsNodes + ",agent.config.audit-interval=30s,windows.config.audit-interval=10s":       "  name: isthmus-agent-windows\n  namespace: isthmus-system\n  labels:\n    app.kubernetes.io/name: isthmus\n    app.kubernetes.io/instance: isthmus\n    app.kubernetes.io/version: \"0.1.0\"\n    app.kubernetes.io/managed-by: Helm\ndata:\n  agent.yaml: |\n    audit-interval: 10s\n",
 		"agent.config.log-denied-flows=true,linux.config.log-denied-flows=false":                  "  agent.yaml: |\n    log-denied-flows: false\n",
 		"linux.config.bpffs=/x":                                                                   "- {name: config, configMap: {name: isthmus-agent-linux}}\n",
-		windowsNodes + ",windows.config.hns-timeout=1m":                                           "- --config=/etc/isthmus-config/agent.yaml\n",
+		windowsNodes + ",windows.config.hns-timeout=1m":                                           "- --config=%CONTAINER_SANDBOX_MOUNT_POINT%/etc/isthmus-config/agent.yaml\n",
+		"linux.config.audit-interval=1m":                                                          "- --config=/etc/isthmus-config/agent.yaml\n",
 		"prometheus.dashboard.enabled=true":                                                       "    grafana_dashboard: \"1\"\ndata:\n  isthmus-nodes.json: |\n    {\n",
 	})
 }
@@ -246,6 +247,7 @@ func TestRelayValues(t *testing.T) {
 	checkValues(t, map[string]string{
 		"relay.enabled=true":                                              "- --agents=isthmus-agents.isthmus-system.svc:4244\n",
 		"relay.enabled=true,relay.agentPort=5000":                         "- --hubble-listen=:5000\n",
+		"relay.enabled=true," + windowsNodes:                              "- --hubble-cert=%CONTAINER_SANDBOX_MOUNT_POINT%/etc/isthmus-hubble/tls.crt\n            - --hubble-key=%CONTAINER_SANDBOX_MOUNT_POINT%/etc/isthmus-hubble/tls.key\n            - --hubble-ca=%CONTAINER_SANDBOX_MOUNT_POINT%/etc/isthmus-hubble/ca.crt\n",
 		"relay.enabled=true,relay.agentSecret=other":                      "- {name: hubble, secret: {secretName: \"other\", defaultMode: 0400}}\n",
 		"relay.enabled=true,relay.secret=own":                             "- {name: hubble, secret: {secretName: \"own\", defaultMode: 0440}}\n",
 		"relay.enabled=true,relay.access=transport":                       "- --listen=127.0.0.1:4245\n",

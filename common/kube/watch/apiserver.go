@@ -154,7 +154,7 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 		return kubeconfig(cfg)
 	}
 	if cfg.Kubeconfig == "" {
-		config, err := rest.InClusterConfig()
+		config, err := inCluster()
 		if err != nil {
 			return nil, fmt.Errorf("find the API server from inside a pod (outside of a cluster name a kubeconfig file): %w", err)
 		}

@@ -182,13 +182,13 @@ headers: {{ quote . }}
 {{- end }}
 {{- end }}
 
-{{/* Flags of both systems. */}}
+{{/* Flags of both systems. files is the directory of mounts on Windows. */}}
 {{- define "isthmus.args" -}}
 - --node-name=$(NODE_NAME)
 - --log-level={{ .Values.agent.logLevel }}
 - --log-format={{ .Values.agent.logFormat }}
 {{- if include "isthmus.config" (dict "root" . "own" .own) }}
-- --config=/etc/isthmus-config/agent.yaml
+- --config={{ .files | default "" }}/etc/isthmus-config/agent.yaml
 {{- end }}
 - --http-address={{ include "isthmus.http.agent" . }}
 {{- with .Values.agent.ruleMetrics }}
@@ -202,9 +202,9 @@ headers: {{ quote . }}
 {{- end }}
 {{- if .Values.relay.enabled }}
 - --hubble-listen=:{{ int .Values.relay.agentPort }}
-- --hubble-cert=/etc/isthmus-hubble/tls.crt
-- --hubble-key=/etc/isthmus-hubble/tls.key
-- --hubble-ca=/etc/isthmus-hubble/ca.crt
+- --hubble-cert={{ .files | default "" }}/etc/isthmus-hubble/tls.crt
+- --hubble-key={{ .files | default "" }}/etc/isthmus-hubble/tls.key
+- --hubble-ca={{ .files | default "" }}/etc/isthmus-hubble/ca.crt
 {{- end }}
 {{- end }}
 
