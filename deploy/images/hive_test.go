@@ -86,7 +86,7 @@ func TestEmptyHive(t *testing.T) {
 		if size < 0 {
 			size, kind = -size, string(cells[at+4:at+6])
 		}
-		if size%8 != 0 || size == 0 {
+		if size%8 != 0 || size == 0 || at+size > hiveBlock {
 			t.Fatalf("cell at %#x has %d bytes", at, size)
 		}
 		kinds, at = append(kinds, kind), at+size
