@@ -25,11 +25,15 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 	unfinished := b.hns.Unfinished() // before anything is read
 	maps.DeleteFunc(b.late, func(o hns.Object, _ []hns.ACL) bool { return !unfinished[o] })
 	n, list, err := b.ensureNetwork(ctx)
-	if err != nil {
+	if n == nil || hns.Code(err) == hns.CodeTimeout { // each further call could take as long
 		return nil, nil, fmt.Errorf("apply: %w", err)
+	}
+	if err != nil {
+		err = fmt.Errorf("apply: %w", err)
 	}
 	b.deriveNAT(s, time.Now())
 	unsupported, failed := b.applyComponents(ctx, s)
+	failed = errors.Join(err, failed)
 	have := b.read(n, list)
 	overBlocked, plan := b.plan(have, s)
 	unsupported = append(unsupported, overBlocked...)
@@ -43,7 +47,7 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 	}
 	if x.wrote {
 		if err := x.compare(ctx); err != nil {
-			return unsupported, x.refused, fmt.Errorf("apply: %w", err)
+			return unsupported, x.refused, errors.Join(fmt.Errorf("apply: %w", err), failed)
 		}
 	}
 	x.blameUnfinished()

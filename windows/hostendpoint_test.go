@@ -4,6 +4,7 @@ package windows_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -90,4 +91,37 @@ func (n *node) hostEndpoint() string {
 	}
 	n.t.Fatal("the host has no endpoint")
 	return ""
+}
+
+// TestPolicyWithoutTheHost: while HNS refuses to attach the host's endpoint, policy of pods still comes into force. Apply reports the
+// endpoint, and no pod is attached.
+func TestPolicyWithoutTheHost(t *testing.T) {
+	n, first, second := two(t, hns.Server2022, bridgeConfig())
+	n.apply(both(first, second, "10.0.3.3"))
+	if _, err := n.backend.Endpoints(ctx); err != nil { // HNS shows the host as attached
+		t.Fatal(err)
+	}
+	host := n.hostEndpoint()
+	if err := n.fake.DetachEndpoint(ctx, hns.HostNamespace, host); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.backend.Endpoints(ctx); err != nil {
+		t.Fatal(err)
+	}
+	n.failing(func(op, id string) bool { return op == "AttachEndpoint" && id == host }, hns.CodeUnexpected)
+	_, err := n.backend.Apply(ctx, both(first, second, "10.0.4.4"))
+	if err == nil || !strings.Contains(err.Error(), "attach the host to network") {
+		t.Errorf("error %v", err)
+	}
+	if n.passes(first.ID, "10.0.3.3") || n.passes(second.ID, "10.0.3.3") || !n.passes(first.ID, "10.0.4.4") {
+		t.Error("the former policy is in force")
+	}
+	if _, err := n.backend.AddEndpoint(ctx, n.spec("c3", "10.0.1.9")); err == nil {
+		t.Error("a pod was attached that has no next hop")
+	}
+	n.fake.Before(nil)
+	n.apply(both(first, second, "10.0.4.4"))
+	if !n.fake.OnHost(n.hostEndpoint()) {
+		t.Error("the host's endpoint is not on the host")
+	}
 }

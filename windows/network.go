@@ -33,7 +33,7 @@ func (b *Backend) findNetwork(ctx context.Context) (*hns.Network, error) {
 }
 
 // ensureNetwork creates or adopts the network, and in L2Bridge the host's endpoint on it. It also returns
-// the endpoints on the network.
+// the endpoints on the network. With an error about the host's endpoint it returns both, for policy needs no next hop.
 func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoint, error) {
 	n, err := b.findNetwork(ctx)
 	if err != nil {
@@ -48,11 +48,15 @@ func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoi
 		return nil, nil, err
 	}
 	list, err := b.listEndpoints(ctx, n.ID)
-	if err == nil && b.config.Mode == L2Bridge {
-		list, err = b.ensureHostEndpoint(ctx, n, list)
-	}
 	if err != nil {
 		return nil, nil, err
+	}
+	if b.config.Mode == L2Bridge {
+		all, err := b.ensureHostEndpoint(ctx, n, list)
+		if err != nil {
+			return n, list, err
+		}
+		list = all
 	}
 	b.observePrepared(list)
 	return n, list, nil

@@ -29,7 +29,9 @@ const (
 	CodeBusy                uint32 = 0x800700AA // ERROR_BUSY; Guarded's own while an earlier write has not returned
 	CodeWaitTimeout         uint32 = 0x80070102 // WAIT_TIMEOUT
 	CodeServerUnavailable   uint32 = 0x800706BA // RPC_S_SERVER_UNAVAILABLE: the service is stopped
+	CodeServerTooBusy       uint32 = 0x800706BB // RPC_S_SERVER_TOO_BUSY
 	CodeCallFailed          uint32 = 0x800706BE // RPC_S_CALL_FAILED: the service has ended during the call
+	CodeCallNotExecuted     uint32 = 0x800706BF // RPC_S_CALL_FAILED_DNE: the service has ended before the call, of which the client did not know
 	CodeNotRegistered       uint32 = 0x800706D9 // EPT_S_NOT_REGISTERED: the service has not begun to listen
 	CodeServiceNotActive    uint32 = 0x80070426 // ERROR_SERVICE_NOT_ACTIVE: a service that HNS needs is stopped
 	CodeAccessDenied        uint32 = 0x80070005 // E_ACCESSDENIED
@@ -51,6 +53,7 @@ const (
 	CodeRequestUnsupported  uint32 = 0x803B0015
 	CodeInvalidJSON         uint32 = 0x803B001B
 	CodeManagerStopped      uint32 = 0x803B0020
+	CodeUnloaded            uint32 = 0x803B0031 // HCN_E_OBJECT_USED_AFTER_UNLOAD: the service is stopping
 	CodeNamespaceHas        uint32 = 0x803B002B // the endpoint is in a namespace already
 	CodeEndpointNotAttached uint32 = 0x803B0034
 )
@@ -91,7 +94,7 @@ func (e *Error) class() error {
 	case CodeObjectExists, CodeAlreadyExists, CodeNetworkExists, CodePolicyExists, CodePortExists, CodeAlreadyAttached, CodeNamespaceHas:
 		return ErrConflict
 	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeBusy, CodeWaitTimeout, CodeServerUnavailable,
-		CodeCallFailed, CodeNotRegistered, CodeServiceNotActive:
+		CodeServerTooBusy, CodeCallFailed, CodeCallNotExecuted, CodeNotRegistered, CodeServiceNotActive, CodeUnloaded:
 		return ErrRetry
 	}
 	return ErrRefused

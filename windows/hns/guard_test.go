@@ -260,7 +260,8 @@ func TestVersions(t *testing.T) {
 // TestGuardRetriesWhileTheServiceRestarts checks each code of a service that has ended, has not started, or that waits for another one:
 // the call is repeated.
 func TestGuardRetriesWhileTheServiceRestarts(t *testing.T) {
-	for _, code := range []uint32{hns.CodeServerUnavailable, hns.CodeCallFailed, hns.CodeNotRegistered, hns.CodeServiceNotActive, hns.CodeManagerStopped} {
+	for _, code := range []uint32{hns.CodeServerUnavailable, hns.CodeServerTooBusy, hns.CodeCallFailed, hns.CodeCallNotExecuted,
+		hns.CodeNotRegistered, hns.CodeServiceNotActive, hns.CodeManagerStopped, hns.CodeUnloaded} {
 		f, g, calls := guarded(t, hns.GuardConfig{Backoff: time.Millisecond})
 		reduced := code
 		if code>>16 == 0x8007 { // as hcsshim does

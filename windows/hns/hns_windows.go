@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,16 +232,37 @@ func (service) AttachEndpoint(ctx context.Context, namespace, endpoint string) e
 			return hcn.AddNamespaceEndpoint(namespace, endpoint)
 		}
 		// Only the old schema can attach to the host's compartment. Its errors carry no code, so the state
-		// shows whether the endpoint is attached already.
+		// shows whether the endpoint is attached already, or the host has its address.
 		e, err := hcsshim.GetHNSEndpointByID(endpoint)
 		if err != nil {
-			return err
+			return goneOr(endpoint, err)
 		}
 		if s := State(e.State); s == StateAttached || s == StateAttachedSharing {
 			return syscall.Errno(CodeAlreadyAttached)
 		}
-		return e.HostAttach(hostCompartment)
+		if err := e.HostAttach(hostCompartment); err != nil {
+			if hostHas(e.IPAddress) {
+				return syscall.Errno(CodeAlreadyAttached)
+			}
+			return goneOr(endpoint, err)
+		}
+		return nil
 	})
+}
+
+// goneOr returns the error of schema 2 if an endpoint does not exist, and else err. An error of schema 1 has no code, only a text in the
+// system's language.
+func goneOr(endpoint string, err error) error {
+	if _, gone := hcn.GetEndpointByID(endpoint); hcn.IsNotFoundError(gone) {
+		return gone
+	}
+	return err
+}
+
+// hostHas reports whether an interface of the host has an address.
+func hostHas(ip net.IP) bool {
+	all, err := net.InterfaceAddrs()
+	return err == nil && hasAddress(all, ip)
 }
 
 // hostCompartment is the number of the host's compartment.
@@ -253,11 +275,12 @@ func (service) DetachEndpoint(ctx context.Context, namespace, endpoint string) e
 func (service) EndpointStats(ctx context.Context, id string) (s Stats, err error) {
 	err = do(ctx, "EndpointStats", func() error {
 		answer, err := hcsshim.GetHNSEndpointStats(id)
-		if err == nil {
-			s = Stats{PacketsReceived: answer.PacketsReceived, PacketsSent: answer.PacketsSent,
-				DroppedIn: answer.DroppedPacketsIncoming, DroppedOut: answer.DroppedPacketsOutgoing}
+		if err != nil {
+			return goneOr(id, err)
 		}
-		return err
+		s = Stats{PacketsReceived: answer.PacketsReceived, PacketsSent: answer.PacketsSent,
+			DroppedIn: answer.DroppedPacketsIncoming, DroppedOut: answer.DroppedPacketsOutgoing}
+		return nil
 	})
 	return s, err
 }
