@@ -107,7 +107,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	}
 	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions, services: outbound.Services(model.FabricState{}, c.ServiceCIDRs)}
 	var err error
-	if b.prepared, err = prepared.Open(c.PreparedFile); err != nil {
+	if b.prepared, err = prepared.Open(c.PreparedFile); b.prepared == nil {
+		return nil, err
+	} else if err != nil {
 		log.Error("endpoints that were prepared are removed", "error", err)
 	}
 	v, err := b.hns.Version(ctx)

@@ -92,7 +92,9 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		b.flows = flowevents.New(c.Events, c.EventLimits)
 	}
 	b.balancers = kubeproxy.New(b.hns, b.version.Supports(hns.DirectServerReturn), b.nodeAddresses, log)
-	if b.registry, err = openRegistry(c.File); err != nil {
+	if b.registry, err = openRegistry(c.File); b.registry == nil {
+		return nil, err
+	} else if err != nil {
 		log.Error("endpoints of other plugins are found again", "error", err)
 	}
 	return b, nil

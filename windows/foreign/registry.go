@@ -34,13 +34,17 @@ type registry struct {
 }
 
 // openRegistry reads the file. Without a file name it is kept in memory. A damaged file is set aside, and the error
-// reports that: the registry is then empty and works, and the agent attaches its pods again.
+// reports that: the registry is then empty and works, and the agent attaches its pods again. There is no registry if the file
+// cannot be read, as the next write would replace it.
 func openRegistry(file string) (*registry, error) {
 	r := &registry{file: file}
 	err := r.read()
-	if err != nil {
+	switch {
+	case errors.Is(err, statefile.ErrDamaged):
 		*r = registry{file: file}
 		err = fmt.Errorf("read the list of endpoints: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("read the list of endpoints: %w: end programs that have it open", err)
 	}
 	if r.Endpoints == nil {
 		r.Endpoints = make(map[model.EndpointID]entry)

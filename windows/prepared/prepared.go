@@ -33,7 +33,8 @@ type Store struct {
 }
 
 // Open reads the entries. Without a file name they are kept in memory. A damaged file is set aside, and the
-// error reports that: the Store is then empty and works.
+// error reports that: the Store is then empty and works. There is none if the file cannot be read: its entries may be
+// of running pods, and on Windows other programs may have it open.
 func Open(file string) (*Store, error) {
 	s := &Store{file: file, all: make(map[string]Entry)}
 	if file == "" {
@@ -42,6 +43,9 @@ func Open(file string) (*Store, error) {
 	err := statefile.Load(file, s.decode)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return s, nil
+	}
+	if !errors.Is(err, statefile.ErrDamaged) {
+		return nil, fmt.Errorf("read the list of prepared endpoints: %w: end programs that have it open", err)
 	}
 	s.all = make(map[string]Entry)
 	return s, fmt.Errorf("read the list of prepared endpoints: %w: pods that use one get a new endpoint", err)
