@@ -344,6 +344,18 @@ func (l *lab) decided(v model.Verdict) uint64 {
 	return c.Verdicts[model.Ingress][v] + c.Verdicts[model.Egress][v]
 }
 
+// counts waits until the node has counted so many denied flows since before.
+func (l *lab) counts(before, want uint64) {
+	l.t.Helper()
+	got := l.decided(model.Deny) - before
+	for end := time.Now().Add(patience); got < want && time.Now().Before(end); got = l.decided(model.Deny) - before {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if got < want {
+		l.t.Errorf("the node has counted %d denied flows of %d", got, want)
+	}
+}
+
 func (l *lab) allowed(from *netns.NS, network, to string, port uint16) {
 	l.t.Helper()
 	if err := reach(from, network, to, port, patience); err != nil {

@@ -41,9 +41,16 @@ type Flow struct {
 	Protocol model.Protocol
 }
 
-// Dial opens a connection by TCP or UDP.
+// Dial opens a connection by TCP or UDP. Patience begins with the first packet: on a busy machine a goroutine may wait for long
+// until it sends.
 func (f Flow) Dial(ctx context.Context, patience time.Duration) (c net.Conn, err error) {
-	d := net.Dialer{Timeout: patience}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d := net.Dialer{Control: func(string, string, syscall.RawConn) error {
+		end := time.AfterFunc(patience, func() { cancel(os.ErrDeadlineExceeded) })
+		context.AfterFunc(ctx, func() { end.Stop() })
+		return nil
+	}}
 	if f.Protocol == model.UDP {
 		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.From, cmp.Or(f.FromPort, freshPort())))
 	} else if f.From.IsValid() || f.FromPort != 0 {
@@ -53,6 +60,9 @@ func (f Flow) Dial(ctx context.Context, patience time.Duration) (c net.Conn, err
 		c, err = d.DialContext(ctx, strings.ToLower(f.Protocol.String()), f.To.String())
 		return err
 	})
+	if err != nil && errors.Is(context.Cause(ctx), os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("dial: %w", os.ErrDeadlineExceeded)
+	}
 	return c, err
 }
 
