@@ -37,8 +37,9 @@ func workloadKind(text string) string {
 }
 
 // Pod turns KIND/NAME or KIND/NAMESPACE/NAME into the name of a pod: pod/web, or the first pod of a workload,
-// deploy/web. It returns other texts unchanged. The note names the pod that represents a workload.
-func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, note string, err error) {
+// deploy/web. It returns other texts unchanged. The note names the pod that represents a workload. other is the pod at the
+// other end, which does not represent a workload that has more pods.
+func (s *Source) Pod(snapshot *model.Snapshot, text, namespace, other string) (pod, note string, err error) {
 	short, rest, ok := strings.Cut(text, "/")
 	kind := workloadKind(short)
 	if !ok || kind == "" || rest == "" {
@@ -89,6 +90,9 @@ func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, not
 	}
 	slices.SortFunc(found, func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) })
 	first := found[0]
+	if len(found) > 1 && first.PodID.String() == other {
+		first = found[1]
+	}
 	note = fmt.Sprintf("%s: pod %s stands for %d pods", want, first.PodID, len(found))
 	if slices.ContainsFunc(found, func(p *model.Pod) bool { return bare(p) != bare(first) }) {
 		note += "; their labels differ, so ask about the others too"

@@ -38,8 +38,8 @@ func (e env) explainCommand() *cobra.Command {
 whether the node of that end enforces the rule exactly, and which single edits of a policy reverse the verdict.
 
 Ends are namespace/pod, namespace/pod@IP for one of several addresses, node:NAME or an IP address. A workload, such as
-deploy/NAME or deploy/NAMESPACE/NAME, stands for its first pod. The port is a number, or a name that the destination
-pod gives to one of its ports.
+deploy/NAME or deploy/NAMESPACE/NAME, stands for its first pod; if that is the other end, for its second. The port is a number,
+or a name that the destination pod gives to one of its ports.
 
 For a denied end that NetworkPolicies isolate, the answer has a rule that opens it, as YAML and as a kubectl command.
 
@@ -84,15 +84,15 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := o.qualify(); err != nil {
+		return err
+	}
 	notes, err := o.podsOfWorkloads(s)
 	if err != nil {
 		return err
 	}
 	for _, n := range notes {
 		e.Remark(o.Quiet(), n)
-	}
-	if err := o.qualify(); err != nil {
-		return err
 	}
 	services := service.New(s, o.Services, o.EndpointSlices)
 	protocol, err := givenProtocol(c, o.protocol)

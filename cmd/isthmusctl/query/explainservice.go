@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,21 +39,28 @@ func (o *explainOptions) qualify() error {
 	return nil
 }
 
-// podsOfWorkloads replaces workloads by one of their pods.
+// podsOfWorkloads replaces workloads by one of their pods. Ends of one workload are two of its pods, since a pod always
+// reaches itself.
 func (o *explainOptions) podsOfWorkloads(s *model.Snapshot) (notes []string, err error) {
-	for _, end := range []struct {
-		flag string
-		text *string
-	}{{"--from", &o.from}, {"--to", &o.to}} {
-		pod, note, err := o.Pod(s, *end.text, o.namespace)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", end.flag, err)
-		}
-		if *end.text = pod; note != "" {
-			notes = append(notes, note)
-		}
+	from, fromNote, err := o.Pod(s, o.from, o.namespace, "")
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
 	}
-	return notes, nil
+	to, toNote, err := o.Pod(s, o.to, o.namespace, "")
+	if err != nil {
+		return nil, fmt.Errorf("--to: %w", err)
+	}
+	fromPod, _, _ := strings.Cut(from, "@")
+	toPod, _, _ := strings.Cut(to, "@")
+	switch {
+	case fromPod != toPod:
+	case toNote != "":
+		to, toNote, err = o.Pod(s, o.to, o.namespace, fromPod)
+	case fromNote != "":
+		from, fromNote, err = o.Pod(s, o.from, o.namespace, toPod)
+	}
+	o.from, o.to = from, to
+	return slices.DeleteFunc([]string{fromNote, toNote}, func(note string) bool { return note == "" }), err
 }
 
 // givenProtocol returns the protocol of --protocol, or nil if the flag is not given.
