@@ -27,9 +27,12 @@ type Service struct {
 	// OwnNode is true if a client in the cluster that calls a cluster IP reaches only backends on its own node
 	// (internalTrafficPolicy: Local).
 	OwnNode bool
-	// Addresses are its cluster IPs, external IPs and those of its load balancer. The first ClusterIPs are cluster IPs.
-	Addresses  []netip.Addr
-	ClusterIPs int
+	// Addresses are its cluster IPs, external IPs and those of its load balancer. The first ClusterIPs are cluster IPs, the next
+	// ExternalIPs external IPs.
+	Addresses               []netip.Addr
+	ClusterIPs, ExternalIPs int
+	// Sources are the clients that nodes accept at the addresses of its load balancer. A family without prefixes is not restricted.
+	Sources []netip.Prefix
 	// NoIPv4 and NoIPv6 are true if its IP families do not have the version (ipFamilies).
 	NoIPv4, NoIPv6 bool
 }

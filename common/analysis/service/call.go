@@ -80,7 +80,7 @@ type Connection struct {
 // as kube-proxy forwards: with internalTrafficPolicy Local, a client in the cluster reaches by a cluster IP the backends on its
 // own node only. With externalTrafficPolicy Local, a client of a node port that is not a pod reaches those on the node only. Pods
 // reach all, as they do by an external address. Otherwise the node that forwards a client of an external address or of a node port
-// masquerades it, and a backend on another node sees that node.
+// masquerades it, and a backend on another node sees that node. loadBalancerSourceRanges holds for the addresses of a load balancer.
 func (t *Services) Connections(c Call, port model.ServicePort, from []netip.Addr) ([]Connection, error) {
 	all, err := t.Backends(c.Service, port)
 	if err != nil {
@@ -92,6 +92,9 @@ func (t *Services) Connections(c Call, port model.ServicePort, from []netip.Addr
 	client := from[0]
 	if i := slices.IndexFunc(from, func(a netip.Addr) bool { return a.Is4() == c.To.Is4() }); c.To.IsValid() && i >= 0 {
 		client = from[i]
+	}
+	if !c.accepts(client) {
+		return nil, fmt.Errorf("no backend of Service %s/%s for %s: loadBalancerSourceRanges does not have this client", c.Service.Namespace, c.Service.Name, client)
 	}
 	by := t.forwarder(c, client)
 	backends, err := t.reached(c, port, client, by, all)
@@ -134,6 +137,17 @@ func noAddress(called netip.Addr) string {
 // external reports whether traffic to an address counts as external.
 func (c Call) external() bool {
 	return c.NodePort != 0 || c.To.IsValid() && !slices.Contains(c.Service.Addresses[:c.Service.ClusterIPs], c.To)
+}
+
+// accepts reports whether nodes forward a client. "If specified and supported by the platform, this will restrict traffic through
+// the cloud-provider load-balancer will be restricted to the specified client IPs." On Linux, kube-proxy restricts pods and nodes, too.
+func (c Call) accepts(client netip.Addr) bool {
+	s := c.Service
+	if c.NodePort != 0 || !slices.Contains(s.Addresses[s.ClusterIPs+s.ExternalIPs:], c.To) {
+		return true
+	}
+	sameFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == client.Is4() }
+	return !slices.ContainsFunc(s.Sources, sameFamily) || slices.ContainsFunc(s.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
 // forwarder returns the node that chooses the backend; "" if it is not known.

@@ -234,6 +234,39 @@ func TestNoBackendOnTheNode(t *testing.T) {
 	}
 }
 
+// The source ranges of a load balancer hold for its addresses, and for families that they have.
+func TestSourceRanges(t *testing.T) {
+	all, front := called()
+	addr := netip.MustParseAddr
+	front.ExternalIPs = 1 // 198.51.100.1, and 172.30.0.12 is that of the load balancer
+	front.Addresses = append(front.Addresses, addr("2001:db8::12"))
+	front.Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("10.0.2.0/24")}
+	refused := func(client string) string {
+		return "no backend of Service shop/front for " + client + ": loadBalancerSourceRanges does not have this client"
+	}
+	for _, c := range []struct {
+		to       string
+		nodePort uint16
+		client   string
+		want     string
+	}{
+		{"172.30.0.12", 0, "203.0.113.9", "a<172.30.0.12(n2) b h"},
+		{"172.30.0.12", 0, "192.0.2.1", refused("192.0.2.1")},
+		{"172.30.0.12", 0, "10.0.1.2", refused("10.0.1.2")},
+		{"172.30.0.12", 0, "10.0.2.2", "a<172.30.0.12(n2) b h"},
+		{"172.30.0.12", 30080, "192.0.2.1", "a>172.30.0.12:30080<172.30.0.12(n2) b>172.30.0.12:30080 h>172.30.0.12:30080"},
+		{"198.51.100.1", 0, "192.0.2.1", "a b h"},
+		{"10.96.0.1", 0, "192.0.2.1", "a b h"},
+		{"", 0, "192.0.2.1", "a b h"},
+		{"2001:db8::12", 0, "2001:db8::1", "a b"},
+	} {
+		to, _ := netip.ParseAddr(c.to)
+		if got := text(all.Connections(service.Call{Service: front, To: to, NodePort: c.nodePort}, front.Ports[0], []netip.Addr{addr(c.client)})); got != c.want {
+			t.Errorf("%s:%d from %s: %s, want %s", c.to, c.nodePort, c.client, got, c.want)
+		}
+	}
+}
+
 // Endpoints that drain get connections while none is ready, with a traffic policy Local while none on the node is.
 func TestDraining(t *testing.T) {
 	s, list := calledObjects()

@@ -5,6 +5,7 @@ package convert
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,8 +34,15 @@ func convertService(o *corev1.Service, s Strictness) (*model.Service, field.Erro
 	if local := o.Spec.InternalTrafficPolicy; local != nil && *local == corev1.ServiceInternalTrafficPolicyLocal {
 		service.OwnNode = true
 	}
-	service.Addresses, service.ClusterIPs, wrong = serviceAddresses(o)
+	service.Addresses, service.ClusterIPs, service.ExternalIPs, wrong = serviceAddresses(o)
 	errs = append(errs, wrong...)
+	for i, text := range o.Spec.LoadBalancerSourceRanges {
+		// "Note: due to a historical accident around transition from the annotation value, these values are allowed to be space-padded"
+		p, wrong := cidr(strings.TrimSpace(text), s, field.NewPath("spec", "loadBalancerSourceRanges").Index(i))
+		if errs = append(errs, wrong...); len(wrong) == 0 {
+			service.Sources = append(service.Sources, p)
+		}
+	}
 	service.Ports, wrong = servicePorts(o)
 	errs = append(errs, wrong...)
 	service.Headless = o.Spec.ClusterIP == corev1.ClusterIPNone
@@ -92,8 +100,8 @@ func servicePorts(o *corev1.Service) (all []model.ServicePort, errs field.ErrorL
 	return all, errs
 }
 
-// serviceAddresses returns the addresses to which clients send, first the cluster IPs, and how many these are.
-func serviceAddresses(o *corev1.Service) (all []netip.Addr, cluster int, errs field.ErrorList) {
+// serviceAddresses returns the addresses to which clients send, first the cluster IPs, then the external IPs, and how many these are.
+func serviceAddresses(o *corev1.Service) (all []netip.Addr, cluster, external int, errs field.ErrorList) {
 	add := func(text string, path *field.Path) {
 		if text == "" || text == corev1.ClusterIPNone {
 			return
@@ -116,8 +124,9 @@ func serviceAddresses(o *corev1.Service) (all []netip.Addr, cluster int, errs fi
 	for i, text := range o.Spec.ExternalIPs {
 		add(text, spec.Child("externalIPs").Index(i))
 	}
+	external = len(all) - cluster
 	for i, ingress := range o.Status.LoadBalancer.Ingress {
 		add(ingress.IP, field.NewPath("status", "loadBalancer", "ingress").Index(i).Child("ip"))
 	}
-	return all, cluster, errs
+	return all, cluster, external, errs
 }
