@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -38,14 +39,13 @@ func ReadConfig(f, others *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("--config %s: %w", path, err)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return fmt.Errorf("--config %s: %s: write valid YAML", path, strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: "))
+	root, err := oneDocument(text)
+	if err != nil {
+		return fmt.Errorf("--config %s: %w", path, err)
 	}
-	if len(doc.Content) == 0 {
-		return nil // only comments
+	if root == nil {
+		return nil
 	}
-	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
 		return fmt.Errorf("--config %s: line %d: want lines such as log-level: debug", path, root.Line)
 	}
@@ -64,6 +64,26 @@ func ReadConfig(f, others *pflag.FlagSet) error {
 		seen[key.Value] = true
 	}
 	return errors.Join(errs...)
+}
+
+// oneDocument returns the root of a file of YAML; nil if it has comments only. A second document is an error, as one of the two
+// would be ignored.
+func oneDocument(text []byte) (root *yaml.Node, err error) {
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var doc yaml.Node
+		err := d.Decode(&doc)
+		switch {
+		case errors.Is(err, io.EOF):
+			return root, nil
+		case err != nil:
+			return nil, fmt.Errorf("%s: write valid YAML", strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: "))
+		case len(doc.Content) == 0 || doc.Content[0].Tag == "!!null":
+		case root != nil:
+			return nil, fmt.Errorf("line %d: a second document begins: write all settings into one", doc.Content[0].Line)
+		default:
+			root = doc.Content[0]
+		}
+	}
 }
 
 func readBounded(path string) ([]byte, error) {

@@ -65,6 +65,11 @@ map-entries: {conns4: 100, conns6: 200}
 	if o, status, _ := configured(t, "# nothing\n", "--port", "7"); status != 0 || o.port() != 7 {
 		t.Errorf("status %d, %+v", status, o)
 	}
+	for _, text := range []string{"---\nport: 7\n", "port: 7\n---\n", "---\n# no settings\n---\nport: 7\n"} {
+		if o, status, errs := configured(t, text); status != 0 || o.port() != 7 {
+			t.Errorf("%q: status %d %s, %+v", text, status, errs, o)
+		}
+	}
 	if o, status, errs := configured(t, "reserved: []\n"); status != 0 || len(o.ports) != 0 {
 		t.Errorf("an empty list: status %d %s, %+v", status, errs, o)
 	}
@@ -85,6 +90,8 @@ func TestBadConfig(t *testing.T) {
 		"config: other.yaml\n":                   "no such setting",
 		"help: true\n":                           "no such setting",
 		"version: true\n":                        "no such setting",
+		"log-level: debug\n---\nport: 7\n":       "line 3: a second document begins: write all settings into one",
+		"log-level: debug\n---\nport: [\n":       "write valid YAML",
 		"- log-level\n":                          "want lines such as log-level: debug",
 		"log-level: [\n":                         "write valid YAML",
 		"pod-cidr: [[10.0.0.0/8]]\n":             "want a list of plain values",
