@@ -307,8 +307,8 @@ func checkPriorities(l *Cluster) []Finding {
 				if pairs := l.conflicts(p, q, d); len(pairs) > 0 {
 					all = append(all, Finding{Severity: Warning, Check: "equal-priority", Policy: p.Origin.String(), Direction: d.String(),
 						Message: fmt.Sprintf("%s has the same priority %d in tier %s and selects the same pods: for connections that both match "+
-							"(rules %s) the API lets an implementation apply either; this one applies the first by name; give them unique priorities",
-							q.Origin, q.Priority, q.Tier, shorten(pairs))})
+							"(rules %s) the API lets an implementation apply either; this one applies %s first, by kind and name; give them unique priorities",
+							q.Origin, q.Priority, q.Tier, shorten(pairs), p.Origin)})
 				}
 			}
 		}
