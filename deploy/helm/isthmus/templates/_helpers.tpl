@@ -233,14 +233,14 @@ spec:
 {{/* Flags of modes policy and observe. Values of the pod network do not fit it: agents refuse their flags. */}}
 {{- define "isthmus.policy" -}}
 {{- if .Values.controller.enabled }}
-{{- fail "controller.enabled: with mode policy the other network gives nodes their pod ranges: set controller.enabled=false" }}
+{{- fail (printf "controller.enabled: with mode %s the other network gives nodes their pod ranges: set controller.enabled=false" .Values.mode) }}
 {{- end }}
 {{- if or .Values.agent.mtu .Values.agent.uplink .Values.agent.reservedHostPorts .Values.fabric.masqueradeExceptions .Values.fabric.hybridOverlay }}
-{{- fail "agent.mtu, agent.uplink, agent.reservedHostPorts, fabric.masqueradeExceptions and fabric.hybridOverlay have no meaning with mode policy, where the other network makes the interfaces: remove them" }}
+{{- fail (printf "agent.mtu, agent.uplink, agent.reservedHostPorts, fabric.masqueradeExceptions and fabric.hybridOverlay have no meaning with mode %s, where the other network makes the interfaces: remove them" .Values.mode) }}
 {{- end }}
 {{- $fabric := .Values.fabric }}
 {{- if or (ne $fabric.mode "auto") (ne $fabric.forwarding "direct") (ne (int $fabric.vni) 4096) (ne (int $fabric.vxlanPort) 4789) (not $fabric.masquerade) }}
-{{- fail "fabric.mode, fabric.forwarding, fabric.vni, fabric.vxlanPort and fabric.masquerade have no meaning with mode policy, where packets take the way of the other network: remove them" }}
+{{- fail (printf "fabric.mode, fabric.forwarding, fabric.vni, fabric.vxlanPort and fabric.masquerade have no meaning with mode %s, where packets take the way of the other network: remove them" .Values.mode) }}
 {{- end }}
 - --mode={{ .Values.mode }}
 {{- end }}
