@@ -133,6 +133,7 @@ func TestUsage(t *testing.T) {
 		"relative":        {[]string{"--state-dir", "x"}, `--state-dir "x": give an absolute path`},
 		"pod range":       {[]string{"--pod-cidr", "10.0.0.0"}, `--pod-cidr "10.0.0.0": give ADDRESS/BITS without host bits`},
 		"host bits":       {[]string{"--pod-cidr", "10.0.0.1/24"}, `--pod-cidr "10.0.0.1/24": give ADDRESS/BITS without host bits`},
+		"mapped range":    {[]string{"--masquerade-exception", "::ffff:10.0.0.0/104"}, `--masquerade-exception "::ffff:10.0.0.0/104": no packet has such an address: write an IPv4 range`},
 		"overlap":         {[]string{"--pod-cidr", "10.0.0.0/24", "--pod-cidr", "10.0.0.0/16", "--manifests", "/nowhere"}, "pod ranges 10.0.0.0/24 and 10.0.0.0/16 overlap"},
 		"service range":   {[]string{"--service-cidr", "x"}, `--service-cidr "x": give ADDRESS/BITS`},
 		"quarantine":      {[]string{"--quarantine", "-1s"}, "--quarantine -1s: give 0 or more"},

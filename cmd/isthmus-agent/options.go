@@ -385,6 +385,10 @@ func (o *options) readAddresses() error {
 				wrong("--%s %q: give ADDRESS/BITS without host bits", list.flag, s)
 				continue
 			}
+			if p.Addr().Is4In6() {
+				wrong("--%s %q: no packet has such an address: write an IPv4 range, as 10.0.0.0/8", list.flag, s)
+				continue
+			}
 			*list.parsed = append(*list.parsed, p)
 		}
 	}
