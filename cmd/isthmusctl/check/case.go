@@ -5,6 +5,7 @@ package check
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -69,6 +70,9 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 			}
 			q.hostPort(s, all)
 			queries = append(queries, q)
+			if other, ok := q.otherFamily(s); ok && c.complete {
+				queries = append(queries, other)
+			}
 			continue
 		}
 		var ports []model.ServicePort
@@ -112,6 +116,34 @@ func (q testQuery) service(s *model.Snapshot, all *service.Services) (to service
 	}
 	to, of := all.AtNode(at.Addr(), q.protocol, q.port)
 	return to, fmt.Sprint(of.Port), nil
+}
+
+// otherFamily returns the query for the other family of ends that have addresses of both. Policies that name addresses may
+// decide differently there.
+func (q testQuery) otherFamily(s *model.Snapshot) (testQuery, bool) {
+	first, err := q.flow(s, true)
+	if err != nil || q.forwarded != nil {
+		return q, false
+	}
+	var all [2][]netip.Addr
+	for i, end := range []string{q.from, q.to} {
+		found, err := ends.Addresses(s, end)
+		if err != nil {
+			return q, false
+		}
+		all[i] = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return a.Is4() == first.Src.Is4() })
+	}
+	src, dst, err := ends.SameFamily(all[0], all[1], q.protocol)
+	q.from, q.to = endAt(q.from, src), endAt(q.to, dst)
+	return q, err == nil
+}
+
+// endAt names one address of an end.
+func endAt(end string, a netip.Addr) string {
+	if strings.HasPrefix(end, "node:") {
+		return a.String()
+	}
+	return end + "@" + a.String()
 }
 
 // hostPort replaces a port of a node that leads to a pod by the connection to that pod.
