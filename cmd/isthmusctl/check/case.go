@@ -79,7 +79,7 @@ func backends(c *testCase, s *model.Snapshot, all *service.Services) ([]testQuer
 		if err == nil {
 			ports, err = service.Port(to.Service, port, &q.protocol)
 		}
-		from, wrong := ends.Addresses(s, q.from)
+		from, wrong := addresses(s, q.from, c.complete)
 		if wrong != nil {
 			return nil, fmt.Errorf("%s: %s: from: %w", where(q.at, c.at), c.title, wrong)
 		}
@@ -127,7 +127,7 @@ func (q testQuery) otherFamily(s *model.Snapshot) (testQuery, bool) {
 	}
 	var all [2][]netip.Addr
 	for i, end := range []string{q.from, q.to} {
-		found, err := ends.Addresses(s, end)
+		found, err := addresses(s, end, true)
 		if err != nil {
 			return q, false
 		}
@@ -198,11 +198,11 @@ func serviceOf(end, port string, protocol model.Protocol, all *service.Services)
 // it takes the first; fit replaces it by the address of the family of the other end.
 func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 	f := model.Flow{Protocol: q.protocol, Port: q.port}
-	src, err := ends.Addresses(s, q.from)
+	src, err := addresses(s, q.from, fit)
 	if err != nil {
 		return f, fmt.Errorf("from: %w", err)
 	}
-	dst, err := ends.Addresses(s, q.to)
+	dst, err := addresses(s, q.to, fit)
 	if err != nil {
 		return f, fmt.Errorf("to: %w", err)
 	}
@@ -211,6 +211,14 @@ func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 		f.Src, f.Dst, err = ends.SameFamily(src, dst, q.protocol)
 	}
 	return f, err
+}
+
+// addresses returns those of an end. Generated cases take pods as they are; in others an end must be a pod that has not finished.
+func addresses(s *model.Snapshot, end string, complete bool) ([]netip.Addr, error) {
+	if complete {
+		return cluster.Ends(s, end)
+	}
+	return ends.Addresses(s, end)
 }
 
 // protocolAndPort reads the protocol and the port of a query. Protocols without ports have
