@@ -85,6 +85,9 @@ func NamedService(all *service.Services, namespace, name string) (*model.Service
 	if s := all.Named(namespace, name); s != nil {
 		return s, nil
 	}
+	if before, port, ok := strings.Cut(name, ":"); ok {
+		return nil, cli.Usagef("\"svc/%s/%s\": give svc/%s/%s here, and the port %s on its own", namespace, name, namespace, before, port)
+	}
 	known := all.Names(namespace)
 	if len(known) == 0 {
 		return nil, fmt.Errorf("no Service %s/%s: namespace %s has no Services that are known", namespace, name, namespace)

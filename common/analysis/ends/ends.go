@@ -56,7 +56,7 @@ func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 
 // misread says what is wrong with a text that other commands accept as an end.
 func misread(text string) string {
-	kind, _, _ := strings.Cut(text, "/")
+	kind, name, _ := strings.Cut(text, "/")
 	before, port, colon := cutLast(text, ":")
 	_, notNumber := strconv.Atoi(port)
 	switch _, notRange := netip.ParsePrefix(text); {
@@ -68,6 +68,8 @@ func misread(text string) string {
 		return fmt.Sprintf("give %s here, and the port %s on its own", strings.Trim(before, "[]"), port)
 	case kind == "svc" || kind == "service" || kind == "services":
 		return "a Service is only a destination, of commands that know Services: give a pod"
+	case kind == "node" || kind == "nodes":
+		return "write node:" + name
 	case strings.Contains(text, "://"):
 		return "a URL is not an end: give a pod or an IP address"
 	}
@@ -192,6 +194,11 @@ func Port(text string, p model.Protocol, to *model.Pod) (uint16, error) {
 	}
 	if found := to.Resolve(text, p); len(found) > 0 {
 		return found[0].Port, nil
+	}
+	for _, other := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
+		if found := to.Resolve(text, other); len(found) > 0 {
+			return 0, fmt.Errorf("%q: pod %s has no %s port of that name, but %s %d: give the protocol, or a number", text, to.PodID, p, other, found[0].Port)
+		}
 	}
 	return 0, fmt.Errorf("%q: pod %s has no %s port of that name: give a number from 1 to 65535", text, to.PodID, p)
 }
