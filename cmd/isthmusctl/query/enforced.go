@@ -97,7 +97,7 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 		return c
 	}
 	if complete.OSOf(s, pod) != model.Windows {
-		return []explain.Enforcement{check("eBPF", table, unsupported)}
+		return []explain.Enforcement{check(platformLinux, table, unsupported)}
 	}
 	var all []explain.Enforcement
 	for _, v := range versions {

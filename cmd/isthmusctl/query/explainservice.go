@@ -118,6 +118,7 @@ func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to
 		}
 		for _, c := range found {
 			one := explain.Forwarded(s, c.Egress, c.Ingress, o.Services, func(f model.Flow) explain.Enforced { return enforcedBy(s, f, versions) })
+			markDropped(one, c)
 			one.Locate(o.Places)
 			x.Add(port, one)
 		}
@@ -129,6 +130,29 @@ func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to
 		x.Missing = append(x.Missing, err.Error())
 	}
 	return x, nil
+}
+
+// platformLinux is the data path of Linux nodes in the line "enforced".
+const platformLinux = "eBPF"
+
+// markDropped replaces the enforcement of Linux nodes where they drop SCTP that a node translates.
+func markDropped(x *explain.Report, c service.Connection) {
+	for i := range x.Sides {
+		side, why := &x.Sides[i], ""
+		switch {
+		case side.Decision.Verdict != model.Allow.String():
+		case side.Direction == model.Ingress.String() && c.DropsRequests:
+			why = "Linux nodes drop SCTP of clients that they masquerade: externalTrafficPolicy: Local keeps the address of the client"
+		case side.Direction == model.Egress.String() && c.DropsAnswers:
+			why = "Linux nodes drop answers by SCTP if the backend is on the node of the client, or if the client calls a port of its node: " +
+				"they cannot look up SCTP that a node translates; call the pods, as by a headless Service"
+		}
+		for k := range side.Enforced {
+			if e := &side.Enforced[k]; why != "" && e.Platform == platformLinux {
+				*e = explain.Enforcement{Platform: e.Platform, Verdict: model.Deny.String(), Reasons: append(e.Reasons, why)}
+			}
+		}
+	}
 }
 
 // portOfNode explains a flow to a port of a node's own address that leads to a Service or to a pod, and reports whether it does.

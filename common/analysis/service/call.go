@@ -74,6 +74,9 @@ type Connection struct {
 	Egress, Ingress model.Flow
 	// Hidden is the node whose address the backend sees instead of that of the client; "" if it sees the client.
 	Hidden string
+	// DropsRequests and DropsAnswers report what Linux nodes drop although policy allows it: packets to the backend, or its answers to
+	// the client. Both are of SCTP that a node translates, which the programs cannot look up in connection tracking.
+	DropsRequests, DropsAnswers bool
 }
 
 // Connections lists the connections to which a call can lead, one for each backend. from are the addresses of the client. It is
@@ -198,6 +201,7 @@ func (t *Services) connect(c Call, port model.ServicePort, by string, from []net
 		return one, false
 	}
 	one = Connection{Backend: b, Egress: f, Ingress: f}
+	t.sctp(c, by, &one)
 	if !c.external() {
 		return one, true
 	}
@@ -211,6 +215,19 @@ func (t *Services) connect(c Call, port model.ServicePort, by string, from []net
 		}
 	}
 	return one, true
+}
+
+// sctp sets what Linux nodes drop of a connection, which has the addresses of both ends.
+func (t *Services) sctp(c Call, by string, one *Connection) {
+	f := one.Egress
+	pod, own, at := t.owners.Pods[f.Src] != nil, t.nodeOf(f.Src), t.nodeOf(f.Dst)
+	toPod := t.owners.Pods[f.Dst] != nil
+	if f.Protocol != model.SCTP || c.Service.Headless || !toPod && at == own {
+		return
+	}
+	masquerades := c.external() && !c.Service.KeepsClients && by != "" && by == at
+	one.DropsRequests = toPod && masquerades && (pod || own != at)
+	one.DropsAnswers = pod && (c.NodePort != 0 && by == own || c.NodePort == 0 && toPod && at == own)
 }
 
 // nodeOf returns the node of a pod, or of the node itself, by an address; "" for any other address.

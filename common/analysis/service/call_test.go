@@ -267,6 +267,44 @@ func TestSourceRanges(t *testing.T) {
 	}
 }
 
+// Linux nodes cannot look up translated SCTP: they drop requests of clients that they masquerade, and answers to clients on the node of
+// the backend, or that call a port of their node. test/apiserver sends these packets.
+func TestTranslatedSCTP(t *testing.T) {
+	all, front := called()
+	for _, c := range []struct {
+		protocol model.Protocol
+		local    bool
+		to       string
+		nodePort uint16
+		client   string
+		want     string
+	}{
+		{model.SCTP, false, "10.96.0.1", 0, "10.0.1.2", "a:answers b: h:"},
+		{model.TCP, false, "10.96.0.1", 0, "10.0.1.2", "a: b: h:"},
+		{model.SCTP, false, "10.96.0.1", 0, "172.30.0.11", "a: b: h:"},
+		{model.SCTP, false, "172.30.0.11", 30080, "10.0.1.2", "a:requests,answers b:answers h:answers"},
+		{model.SCTP, true, "172.30.0.11", 30080, "10.0.1.2", "a:answers b:answers h:answers"},
+		{model.SCTP, false, "172.30.0.12", 30080, "10.0.1.2", "a: b:requests h:"},
+		{model.SCTP, false, "172.30.0.12", 30080, "10.0.2.2", "a:answers b:requests,answers h:"},
+		{model.SCTP, false, "172.30.0.11", 30080, "192.0.2.1", "a:requests b: h:"},
+		{model.SCTP, true, "172.30.0.11", 30080, "192.0.2.1", "a:"},
+		{model.SCTP, false, "172.30.0.11", 30080, "172.30.0.11", "a: b: h:"},
+		{model.SCTP, false, "172.30.0.11", 30080, "172.30.0.12", "a:requests b: h:"},
+		{model.SCTP, false, "198.51.100.1", 0, "192.0.2.1", "a: b: h:"},
+	} {
+		front.Ports[0].Protocol, front.KeepsClients = c.protocol, c.local
+		found, err := all.Connections(service.Call{Service: front, To: netip.MustParseAddr(c.to), NodePort: c.nodePort}, front.Ports[0], []netip.Addr{netip.MustParseAddr(c.client)})
+		var got []string
+		for _, one := range found {
+			dropped := map[[2]bool]string{{true, false}: "requests", {false, true}: "answers", {true, true}: "requests,answers"}[[2]bool{one.DropsRequests, one.DropsAnswers}]
+			got = append(got, strings.TrimPrefix(one.Backend.Name, "shop/")+":"+dropped)
+		}
+		if text := strings.Join(got, " "); err != nil || text != c.want {
+			t.Errorf("%s to %s:%d, local %t, from %s: %s, %v, want %s", c.protocol, c.to, c.nodePort, c.local, c.client, text, err, c.want)
+		}
+	}
+}
+
 // Endpoints that drain get connections while none is ready, with a traffic policy Local while none on the node is.
 func TestDraining(t *testing.T) {
 	s, list := calledObjects()
