@@ -143,10 +143,27 @@ func (t *Services) Backends(s *model.Service, port model.ServicePort) ([]Backend
 		found = t.selected(s, port)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no backend of Service %s/%s for %s: no ready pod matches its selector and has the target port", s.Namespace, s.Name, portText(port))
+		return nil, fmt.Errorf("no backend of Service %s/%s for %s: %s", s.Namespace, s.Name, portText(port), t.without(s, port, sliced))
 	}
 	slices.SortFunc(found, func(a, b Backend) int { return strings.Compare(a.Name, b.Name) })
 	return found, nil
+}
+
+// without says why a port of a Service has no backends.
+func (t *Services) without(s *model.Service, port model.ServicePort, sliced bool) string {
+	matches := func(p *model.Pod) bool { return !p.Finished && s.Pods.Matches(p.Labels) }
+	named := func(p *model.Pod) bool {
+		return matches(p) && (port.TargetName == "" || len(p.Resolve(port.TargetName, port.Protocol)) > 0)
+	}
+	switch pods := t.pods[s.Namespace]; {
+	case sliced:
+		return "no endpoint of its EndpointSlices is ready and has this port"
+	case !slices.ContainsFunc(pods, matches):
+		return fmt.Sprintf("its selector (%s) matches no pod", s.Pods)
+	case !slices.ContainsFunc(pods, named):
+		return fmt.Sprintf("no pod that its selector matches has a %s port with the name %s, which is the targetPort", port.Protocol, port.TargetName)
+	}
+	return "its pods have no address yet"
 }
 
 func externalName(s *model.Service) error {
