@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -84,10 +85,13 @@ func (o *options) check() error {
 	errs = append(errs, o.checkAccess())
 	remote := o.agents != "" && !strings.HasPrefix(o.agents, "unix:")
 	for name, address := range o.nodes {
-		if name == "" || address == "" {
-			wrong("--node %s=%s: give NAME=HOST:PORT", name, address)
+		if name == "" || !isAgent(address) {
+			wrong("--node %s=%s: give NAME=HOST:PORT, or NAME=unix:///PATH", name, address)
 		}
 		remote = remote || !strings.HasPrefix(address, "unix:")
+	}
+	if o.agents != "" && !isAgent(o.agents) {
+		wrong("--agents %q: give HOST:PORT, as isthmus-agents.isthmus-system.svc:4244", o.agents)
 	}
 	switch {
 	case (o.agents == "") == (len(o.nodes) == 0):
@@ -103,6 +107,16 @@ func (o *options) check() error {
 	}
 	errs = append(errs, o.checkPage(), o.export.check(), o.log.Check())
 	return errors.Join(errs...)
+}
+
+// isAgent reports whether a text is HOST:PORT or the absolute path of a socket.
+func isAgent(text string) bool {
+	if path, ok := strings.CutPrefix(text, "unix://"); ok {
+		return strings.HasPrefix(path, "/")
+	}
+	host, number, err := net.SplitHostPort(text)
+	port, wrong := strconv.ParseUint(number, 10, 16)
+	return err == nil && wrong == nil && host != "" && port > 0
 }
 
 // checkAccess reports what is wrong with the flags that decide who reads what.
