@@ -31,7 +31,7 @@ func TestUsage(t *testing.T) {
 		args []string
 		text string
 	}{
-		"nothing":       {nil, "give either --agents or --node"},
+		"nothing":       {[]string{}, "give either --agents or --node"},
 		"both":          {[]string{"--agents=unix:///a", "--node=a=unix:///a"}, "give either --agents or --node"},
 		"no TLS":        {[]string{"--agents=a:1"}, "agents serve flows over mutual TLS only: give --agent-cert"},
 		"node, no TLS":  {[]string{"--node=a=b:1", "--agent-cert=/c"}, "agents serve flows over mutual TLS only"},
