@@ -5,14 +5,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/test/hostprocess"
-	"github.com/isthmus-net/isthmus/test/wine"
 )
 
 // podItem is a pod of the API server, as far as the kubelet of a windowsNode needs it.
@@ -31,7 +30,22 @@ type podItem struct {
 				Name, Value string
 				ValueFrom   struct{ FieldRef struct{ FieldPath string } }
 			}
+			VolumeMounts []struct{ Name, MountPath string }
 		}
+		Volumes []struct {
+			Name      string
+			Projected struct{ Sources []projection }
+		}
+	}
+}
+
+// projection is what becomes a file of a projected volume: the token of the service account, or the certificate of the
+// API server.
+type projection struct {
+	ServiceAccountToken struct{ Path string }
+	ConfigMap           struct {
+		Name  string
+		Items []struct{ Key, Path string }
 	}
 }
 
@@ -70,11 +84,10 @@ func (n *windowsNode) runAgent(pod podItem) error {
 		}
 	}
 	words := hostprocess.Expand(append(c.Command, c.Args...), env, hostprocess.Mount)
-	kubeconfig, err := n.mountAccount(pod, net.JoinHostPort(env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"]))
-	if err != nil {
+	if err := n.mountVolumes(pod); err != nil {
 		return err
 	}
-	cmd := n.machine.Command(context.Background(), words[0], append(words[1:], "--kubeconfig="+wine.Path(kubeconfig))...)
+	cmd := n.machine.Command(context.Background(), words[0], words[1:]...)
 	for name, value := range hostprocess.Environment(env, hostprocess.Mount) {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
@@ -102,16 +115,47 @@ func (n *windowsNode) unpackImage() error {
 	return nil
 }
 
-// mountAccount writes a kubeconfig file with a pod's service account. Its token is bound to the pod, as those of
-// kubelets are, and so names the node.
-func (n *windowsNode) mountAccount(pod podItem, server string) (path string, err error) {
-	m := pod.Metadata
-	token, err := n.lab.kubectl("-n", m.Namespace, "create", "token", pod.Spec.ServiceAccountName, "--duration=1h",
-		"--bound-object-kind=Pod", "--bound-object-name="+m.Name, "--bound-object-uid="+m.UID)
-	if err != nil {
-		return "", err
+// mountVolumes writes the files of a pod's projected volumes where hcsshim has them on every Windows: below the directory of the image.
+func (n *windowsNode) mountVolumes(pod podItem) error {
+	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+		for _, v := range pod.Spec.Volumes {
+			if v.Name != mount.Name {
+				continue
+			}
+			for _, source := range v.Projected.Sources {
+				if err := n.project(pod, source, filepath.Join(n.image(), mount.MountPath)); err != nil {
+					return fmt.Errorf("volume %s: %w", v.Name, err)
+				}
+			}
+		}
 	}
-	return n.kubeconfig("agent", server, strings.TrimSpace(token))
+	return nil
+}
+
+// project writes the files of a projection. A token is bound to the pod, as those of kubelets are, and so names the node.
+func (n *windowsNode) project(pod podItem, source projection, dir string) error {
+	m := pod.Metadata
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if path := source.ServiceAccountToken.Path; path != "" {
+		token, err := n.lab.kubectl("-n", m.Namespace, "create", "token", pod.Spec.ServiceAccountName, "--duration=1h",
+			"--bound-object-kind=Pod", "--bound-object-name="+m.Name, "--bound-object-uid="+m.UID)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, path), []byte(strings.TrimSpace(token)), 0o600)
+	}
+	for _, item := range source.ConfigMap.Items {
+		text, err := n.lab.kubectl("-n", m.Namespace, "get", "configmap", source.ConfigMap.Name, "-o", "jsonpath={.data."+strings.ReplaceAll(item.Key, ".", `\.`)+"}")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, item.Path), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // syncAgent starts and ends the agent's pod, and reports it ready when its readiness probe succeeds.
