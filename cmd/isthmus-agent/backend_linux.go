@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/engines"
 	"github.com/isthmus-net/isthmus/linux/fastpath"
 	"github.com/isthmus-net/isthmus/linux/hostport"
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/netfilter"
 	"github.com/isthmus-net/isthmus/linux/takeover"
@@ -39,7 +40,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	if o.besides() && o.otherEngine == engineRefuse {
 		others = otherEngines
 	}
-	return opener{remove: remove, otherEngines: others, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+	return opener{remove: remove, attached: attached, otherEngines: others, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		if err := refuseMigration(o); err != nil {
 			return nil, err
 		}
@@ -51,6 +52,18 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		cfg.HostPortsFromNode = hostport.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
 	}}
+}
+
+// attached returns the host ends of the pairs that the data path has made for pods.
+func attached() (map[model.EndpointID]string, error) {
+	found, err := link.List()
+	names := make(map[model.EndpointID]string)
+	for _, f := range found {
+		if f.ID != "" {
+			names[f.ID] = f.Name
+		}
+	}
+	return names, err
 }
 
 // refuseMigration returns an error while isthmusctl migrate changes the pods of this node, unless it waits for an

@@ -34,6 +34,8 @@ type opener struct {
 	// reserve takes what one agent of this host may use and no directory stands for, until Close, which may be repeated; nil if there
 	// is nothing.
 	reserve func() (io.Closer, error)
+	// attached returns the interfaces of pods on this node, by endpoint; nil if there is no way to tell.
+	attached func() (map[model.EndpointID]string, error)
 	// remove removes the data path; nil if nothing needs removal.
 	remove func(context.Context) error
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -80,7 +81,7 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 		return fmt.Errorf("uninstall while no agent runs: %w", err)
 	}
 	defer locks.release()
-	if err := u.unused(); err != nil && !u.force {
+	if err := u.unused(backend); err != nil && !u.force {
 		return err
 	}
 	// The configuration is removed first: from then on the runtime starts no pods.
@@ -119,20 +120,15 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 
 // unused returns an error if pods are attached, or while isthmusctl migrate changes pods: their records may still
 // be those of another network.
-func (u *uninstaller) unused() error {
+func (u *uninstaller) unused(backend opener) error {
 	if err := migrating(u.stateDir); err != nil {
 		return err
 	}
-	dir := u.recordDir()
-	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	store, err := endpoint.Open(dir)
+	records, err := u.records()
 	if err != nil {
 		return err
 	}
-	records, _, err := store.Load()
-	if err != nil {
+	if err := u.recorded(backend, records); err != nil {
 		return err
 	}
 	// A released record only keeps its address in quarantine. A pod of another CNI plugin keeps its network.
@@ -141,4 +137,37 @@ func (u *uninstaller) unused() error {
 		return nil
 	}
 	return fmt.Errorf("%d pods are attached, the first is %s: start the agent, delete them or drain the node, and try again, or use --force and restart the node afterwards", len(records), records[0].Pod())
+}
+
+// records returns those of all pods; none if there is no directory.
+func (u *uninstaller) records() ([]endpoint.Record, error) {
+	dir := u.recordDir()
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	store, err := endpoint.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	records, _, err := store.Load()
+	return records, err
+}
+
+// recorded returns an error if a pod has an interface of the data path but no record: the records are then in another directory.
+func (u *uninstaller) recorded(backend opener, records []endpoint.Record) error {
+	if backend.attached == nil {
+		return nil
+	}
+	names, err := backend.attached()
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		delete(names, r.ID())
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d interfaces of pods, the first is %s, have no record in %s: give --state-dir as the agent has it, or use --force and restart the node afterwards",
+		len(names), slices.Min(slices.Collect(maps.Values(names))), u.recordDir())
 }

@@ -3,11 +3,20 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/test/netns"
 )
 
 // A migration that is not complete has renamed interfaces of running pods, whose records still name the other
@@ -48,5 +57,51 @@ func TestUninstallDuringMigration(t *testing.T) {
 		if c.status == 1 && !strings.Contains(text, file) || name == "killed" && !strings.Contains(text, "isthmusctl migrate rollback") {
 			t.Errorf("%s: %s", name, text)
 		}
+	}
+}
+
+// With another --state-dir than the agent's no record says that pods are attached. Their interfaces do, and only those of the
+// data path: uninstall refuses, names one and the flag, and removes nothing.
+func TestUninstallWithAnotherStateDir(t *testing.T) {
+	m := newMachine(t, 1)
+	ns, err := netns.New(filepath.Join(m.dir, "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	id := model.MakeEndpointID("sandbox", "eth0")
+	name := link.HostName(id)
+	uninstall := func(args ...string) (status, removed int, text string) {
+		var out, errs bytes.Buffer
+		e := env{stdout: &out, stderr: &errs, backend: func(*options, func(string), *slog.Logger) opener {
+			return opener{attached: attached, remove: func(context.Context) error { removed++; return nil }}
+		}}
+		args = append([]string{"uninstall", "--socket", m.socket(), "--state-dir", filepath.Join(m.dir, "another")}, args...)
+		err = ns.Do(func() error { status = e.run(t.Context(), args); return nil })
+		return status, removed, errs.String()
+	}
+	add := func(name, alias string) {
+		t.Helper()
+		err := ns.Do(func() error {
+			pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer-" + name[len(name)-4:]}
+			if err := netlink.LinkAdd(pair); err != nil {
+				return err
+			}
+			return netlink.LinkSetAlias(pair, alias)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("veth0other", "pod of another network")
+	if status, removed, text := uninstall(); status != 0 || removed != 1 || err != nil {
+		t.Errorf("without pods: exit status %d, removed %d, %v\n%s", status, removed, err, text)
+	}
+	add(name, link.Alias(id))
+	if status, removed, text := uninstall(); status != 1 || removed != 0 || !strings.Contains(text, name) || !strings.Contains(text, "give --state-dir as the agent has it") {
+		t.Errorf("exit status %d, removed %d\n%s", status, removed, text)
+	}
+	if status, removed, text := uninstall("--force"); status != 0 || removed != 1 {
+		t.Errorf("by force: exit status %d, removed %d\n%s", status, removed, text)
 	}
 }
