@@ -134,16 +134,8 @@ func (q testQuery) otherFamily(s *model.Snapshot) (testQuery, bool) {
 		all[i] = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return a.Is4() == first.Src.Is4() })
 	}
 	src, dst, err := ends.SameFamily(all[0], all[1], q.protocol)
-	q.from, q.to = endAt(q.from, src), endAt(q.to, dst)
+	q.from, q.to = cluster.EndAt(q.from, src), cluster.EndAt(q.to, dst)
 	return q, err == nil
-}
-
-// endAt names one address of an end.
-func endAt(end string, a netip.Addr) string {
-	if strings.HasPrefix(end, "node:") {
-		return a.String()
-	}
-	return end + "@" + a.String()
 }
 
 // hostPort replaces a port of a node that leads to a pod by the connection to that pod.

@@ -34,6 +34,15 @@ func Ends(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	return all, err
 }
 
+// EndAt names one of the addresses of a pod or a node.
+func EndAt(end string, a netip.Addr) string {
+	if strings.HasPrefix(end, "node:") {
+		return a.String()
+	}
+	pod, _, _ := strings.Cut(end, "@")
+	return pod + "@" + a.String()
+}
+
 // Flow reads a flow as flags name it: its ends as ends.Addresses reads them, its protocol, and its port by number or by a
 // name of the destination pod.
 func Flow(s *model.Snapshot, fromEnd, toEnd, protocolName, port string) (model.Flow, error) {

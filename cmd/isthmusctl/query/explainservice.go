@@ -98,17 +98,38 @@ func (e env) explainService(o *explainOptions, s *model.Snapshot, all *service.S
 	return nil
 }
 
+// askService explains a call from the first address of the client that fits. A client with addresses of both families may call a Service
+// by its name over the other one; a note says if the verdict differs there.
 func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to service.Call, protocol *model.Protocol,
 	versions []hns.Version) (*explain.ServiceReport, error) {
 	from, err := cluster.Ends(s, o.from)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
+	x, family, err := o.askFrom(s, all, to, from, protocol, versions)
+	if err != nil || to.To.IsValid() {
+		return x, err
+	}
+	others := slices.DeleteFunc(slices.Clone(from), func(a netip.Addr) bool { return a.Is4() == family.Is4() })
+	if len(others) == 0 {
+		return x, nil
+	}
+	other, _, err := o.askFrom(s, all, to, others, protocol, nil)
+	if err == nil && other.Verdict != x.Verdict { // the Service may not have the family
+		x.Notes = append(x.Notes, fmt.Sprintf("from %s the verdict is %s, %d of %d backends denied: --from %s explains it",
+			others[0], other.Verdict, other.Denied, len(other.Backends), cluster.EndAt(o.from, others[0])))
+	}
+	return x, nil
+}
+
+// askFrom explains a call by a client with these addresses, and returns the one that it uses.
+func (o *explainOptions) askFrom(s *model.Snapshot, all *service.Services, to service.Call, from []netip.Addr, protocol *model.Protocol,
+	versions []hns.Version) (x *explain.ServiceReport, used netip.Addr, err error) {
 	ports, err := cluster.Ports(to.Service, o.port, protocol)
 	if err != nil {
-		return nil, err
+		return nil, used, err
 	}
-	x := explain.NewServiceReport(to.Service)
+	x = explain.NewServiceReport(to.Service)
 	x.Via = o.via
 	var missing []error
 	for _, port := range ports {
@@ -119,17 +140,18 @@ func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to
 		for _, c := range found {
 			one := explain.Forwarded(s, c.Egress, c.Ingress, o.Services, func(f model.Flow) explain.Enforced { return enforcedBy(s, f, versions) })
 			markDropped(one, c)
+			used = c.Egress.Src
 			one.Locate(o.Places)
 			x.Add(port, one)
 		}
 	}
 	if len(x.Backends) == 0 && len(missing) > 0 {
-		return nil, fmt.Errorf("--to %s: %w", o.to, missing[0])
+		return nil, used, fmt.Errorf("--to %s: %w", o.to, missing[0])
 	}
 	for _, err := range missing {
 		x.Missing = append(x.Missing, err.Error())
 	}
-	return x, nil
+	return x, used, nil
 }
 
 // platformLinux is the data path of Linux nodes in the line "enforced".
@@ -215,6 +237,10 @@ func writeService(out io.Writer, x *explain.ServiceReport, wide bool) error {
 	}
 	if !wide && len(x.Backends) > maxBackends {
 		b.WriteString("\n(-o wide explains every backend)\n")
+	}
+	for _, n := range x.Notes {
+		b.WriteByte('\n')
+		wrapped(&b, "note: ", n, 6)
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

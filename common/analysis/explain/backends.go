@@ -25,6 +25,8 @@ type ServiceReport struct {
 	Backends []Backend `json:"backends"`
 	// Missing are the reasons why ports have no backends.
 	Missing []string `json:"missing,omitempty"`
+	// Notes list what the verdict does not cover.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Backend is the explanation of a flow to one backend.
