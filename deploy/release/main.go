@@ -76,7 +76,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	return o, checkVersion(o.version)
 }
 
-// run prints the result to w and, minutes long, what it is at to progress.
+// run prints the result to w, and each step that takes long to progress.
 func run(ctx context.Context, args []string, w, progress io.Writer) error {
 	o, err := parse(args, w)
 	if err != nil {
