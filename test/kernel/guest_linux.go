@@ -36,7 +36,7 @@ var suites = []suite{
 	{name: "loader", pkg: "./linux/loader"},
 	{name: "probe", pkg: "./linux/probe"},
 	{name: "link", pkg: "./linux/link"},
-	{name: "linux", pkg: "./linux"},
+	{name: "linux", pkg: "./linux", flags: "-test.parallel=2"},
 	{name: "denymap", pkg: "./linux/denymap"},
 	{name: "xdp", pkg: "./linux/xdp"},
 	{name: "corpus", pkg: "./test/corpus", tests: "^TestCorpus$"},
@@ -82,6 +82,23 @@ func choose(names, tests string) ([]suite, error) {
 	return chosen, nil
 }
 
+// part is what one guest runs.
+type part struct {
+	name   string // suffix of the name of the guest; empty if there is one guest
+	cpus   string // of the guest
+	suites []suite
+}
+
+// divide divides suites between so many guests, of which it needs two at most. The tests of linux take as long as all others.
+// Most of them wait, and do not need two CPUs, which cost each other a third of their time without KVM.
+func divide(all []suite, guests int) []part {
+	apart := slices.IndexFunc(all, func(s suite) bool { return s.name == "linux" })
+	if guests < 2 || apart < 0 || len(all) == 1 {
+		return []part{{cpus: "2", suites: all}}
+	}
+	return []part{{cpus: "2", suites: slices.Concat(all[:apart], all[apart+1:])}, {"-linux", "1", all[apart : apart+1]}}
+}
+
 // modules are loaded in this order. Modules that are built into the kernel are skipped.
 var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_u32", "act_mirred",
 	"crc32c_generic", "libcrc32c", "nfnetlink", "nf_defrag_ipv4", "nf_defrag_ipv6", "nf_conntrack", "nf_conntrack_netlink", "nf_nat",
@@ -90,7 +107,7 @@ var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_
 	"bridge", "br_netfilter", "garp", "mrp", "8021q", "inet_diag", "tcp_diag", "udp_diag"}
 
 // build makes the initramfs of a guest.
-func (g guests) build(ctx context.Context, k image, dir string) (string, error) {
+func (g guests) build(ctx context.Context, k image, p part, dir string) (string, error) {
 	root := filepath.Join(dir, "root")
 	if err := os.RemoveAll(root); err != nil {
 		return "", err
@@ -104,7 +121,7 @@ func (g guests) build(ctx context.Context, k image, dir string) (string, error) 
 		return "", err
 	}
 	var list strings.Builder
-	for _, s := range g.suites {
+	for _, s := range p.suites {
 		if runs, err := s.runsOn(k.release); err != nil || !runs {
 			if err != nil {
 				return "", err
@@ -228,7 +245,7 @@ func pack(ctx context.Context, root, to string) (string, error) {
 
 // boot runs the guest and returns its last report, which is the summary. The file console then
 // holds its whole output.
-func (g guests) boot(ctx context.Context, k image, initramfs, console string) (string, error) {
+func (g guests) boot(ctx context.Context, k image, p part, initramfs, console string) (string, error) {
 	log, err := os.Create(console)
 	if err != nil {
 		return "", err
@@ -236,7 +253,7 @@ func (g guests) boot(ctx context.Context, k image, initramfs, console string) (s
 	defer log.Close()
 	budget := g.timeout - spare
 	cmd := exec.CommandContext(ctx, g.arch.qemu[0], slices.Concat(g.arch.qemu[1:], []string{
-		"-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio", "-smp", "2", "-m", "2048",
+		"-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio", "-smp", p.cpus, "-m", "2048",
 		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=" + g.arch.console + " quiet panic=-1 -- " + budget.String()})...)
 	said, err := cmd.StdoutPipe()
 	if err != nil {
@@ -245,18 +262,18 @@ func (g guests) boot(ctx context.Context, k image, initramfs, console string) (s
 	if err := cmd.Start(); err != nil {
 		return "", fmt.Errorf("start qemu: %w", err)
 	}
-	summary := g.follow(k, io.TeeReader(said, log))
+	summary := g.follow(k.release+p.name, io.TeeReader(said, log))
 	if err := cmd.Wait(); err != nil {
-		return "", fmt.Errorf("guest of %s: %w\n%s", k.release, errors.Join(err, ctx.Err()), explain(console))
+		return "", fmt.Errorf("guest of %s: %w\n%s", k.release+p.name, errors.Join(err, ctx.Err()), explain(console))
 	}
 	if !strings.HasPrefix(summary, "passed") {
-		return "", fmt.Errorf("guest of %s did not pass:\n%s", k.release, explain(console))
+		return "", fmt.Errorf("guest of %s did not pass:\n%s", k.release+p.name, explain(console))
 	}
-	return k.release + " " + summary, nil
+	return k.release + p.name + " " + summary, nil
 }
 
 // follow prints the reports of a guest until it ends, and returns the last one.
-func (g guests) follow(k image, said io.Reader) (summary string) {
+func (g guests) follow(name string, said io.Reader) (summary string) {
 	lines := bufio.NewReader(said)
 	for {
 		line, err := lines.ReadString('\n')
@@ -265,14 +282,14 @@ func (g guests) follow(k image, said io.Reader) (summary string) {
 		_, program, counted := strings.Cut(line, ": program ")
 		switch {
 		case ok:
-			fmt.Fprintf(g.out, "%s: %s\n", k.release, report)
+			fmt.Fprintf(g.out, "%s: %s\n", name, report)
 			summary = report
 		case strings.HasPrefix(strings.TrimSpace(line), "--- SKIP"):
-			fmt.Fprintf(g.out, "%s: %s\n", k.release, strings.TrimSpace(line))
+			fmt.Fprintf(g.out, "%s: %s\n", name, strings.TrimSpace(line))
 		case counted:
-			fmt.Fprintf(g.out, "%s: program %s\n", k.release, program)
+			fmt.Fprintf(g.out, "%s: program %s\n", name, program)
 		case g.verbose:
-			fmt.Fprintf(g.out, "%s| %s\n", k.release, line)
+			fmt.Fprintf(g.out, "%s| %s\n", name, line)
 		}
 		if err != nil {
 			return summary

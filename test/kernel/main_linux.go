@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,7 +44,7 @@ func run(args []string, out, errOut io.Writer) int {
 		fmt.Fprintln(errOut, "kernel:", cmp.Or(err, fmt.Errorf("guests need more than %s", 2*spare)))
 		return 2
 	}
-	g := guests{arch: a, dir: *dir, suites: wanted, timeout: *timeout, verbose: *verbose, out: out}
+	g := guests{arch: a, dir: *dir, timeout: *timeout, verbose: *verbose, out: out}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := g.prepare(ctx); err != nil {
@@ -51,17 +52,14 @@ func run(args []string, out, errOut io.Writer) int {
 		return 1
 	}
 	names := strings.Split(cmp.Or(*kernels, a.kernels), ",")
+	g.parts = divide(wanted, runtime.NumCPU()/len(names))
 	errs := make([]error, len(names))
 	var all sync.WaitGroup
 	for n, name := range names { // a guest uses little more than one CPU
 		all.Go(func() {
-			began := time.Now()
-			summary, err := g.try(ctx, name)
-			if err != nil {
+			if err := g.try(ctx, name); err != nil {
 				errs[n] = fmt.Errorf("%s: %w", name, err)
-				return
 			}
-			fmt.Fprintf(out, "kernel: %s (%s)\n", summary, time.Since(began).Round(time.Second))
 		})
 	}
 	all.Wait()
@@ -78,7 +76,7 @@ type guests struct {
 	apt     apt
 	tools   string // where commands of the architecture are
 	dir     string // for kernels and the files of guests
-	suites  []suite
+	parts   []part
 	timeout time.Duration // of one guest
 	verbose bool
 	out     io.Writer
@@ -97,18 +95,35 @@ func (g *guests) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// try boots one kernel and runs all suites in it.
-func (g guests) try(ctx context.Context, name string) (summary string, err error) {
+// try boots one kernel and runs all suites in it, each part in a guest of its own.
+func (g guests) try(ctx context.Context, name string) error {
 	k, err := g.apt.fetch(ctx, name, g.dir, g.out)
 	if err != nil {
-		return "", err
+		return err
 	}
-	dir := filepath.Join(g.dir, "guest-"+k.release)
-	image, err := g.build(ctx, k, dir)
+	errs := make([]error, len(g.parts))
+	var all sync.WaitGroup
+	for n, p := range g.parts {
+		all.Go(func() { errs[n] = g.one(ctx, k, p) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// one runs a part of the suites in a guest.
+func (g guests) one(ctx context.Context, k image, p part) error {
+	began := time.Now()
+	dir := filepath.Join(g.dir, "guest-"+k.release+p.name)
+	image, err := g.build(ctx, k, p, dir)
 	if err != nil {
-		return "", err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	return g.boot(ctx, k, image, filepath.Join(dir, "console"))
+	summary, err := g.boot(ctx, k, p, image, filepath.Join(dir, "console"))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(g.out, "kernel: %s (%s)\n", summary, time.Since(began).Round(time.Second))
+	return nil
 }
