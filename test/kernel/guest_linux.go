@@ -254,7 +254,7 @@ func (g guests) boot(ctx context.Context, k image, p part, initramfs, console st
 	budget := g.timeout - spare
 	cmd := exec.CommandContext(ctx, g.arch.qemu[0], slices.Concat(g.arch.qemu[1:], []string{
 		"-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio", "-smp", p.cpus, "-m", "2048",
-		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=" + g.arch.console + " quiet panic=-1 -- " + budget.String()})...)
+		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=" + g.arch.console + " quiet panic=-1 " + g.arch.params + " -- " + budget.String()})...)
 	said, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
