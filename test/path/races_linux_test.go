@@ -5,6 +5,8 @@ package path
 import (
 	"maps"
 	"net/netip"
+	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -34,6 +36,10 @@ type evaluator struct {
 	hooked bool
 }
 
+// tooSlow is whether a system call of the agent takes longer than all verdicts of a packet, so that none is unsure: in guests
+// of make test-kernel for arm64.
+func tooSlow() bool { return os.Getenv("ISTHMUS_EMULATED") != "" && runtime.GOARCH == "arm64" }
+
 // writingAgent sends packets while the generation of the maps changes continuously. Packets that policy denies
 // never pass. Each program denies others sometimes, because no verdict is sure. When the agent has finished, these pass.
 func writingAgent(t *testing.T, r *Runner) {
@@ -46,7 +52,7 @@ func writingAgent(t *testing.T, r *Runner) {
 			denied[evaluator{o.hook, o.hooked}] = 0
 		}
 	}
-	misses := func() bool { return slices.Contains(slices.Collect(maps.Values(denied)), 0) }
+	misses := func() bool { return !tooSlow() && slices.Contains(slices.Collect(maps.Values(denied)), 0) }
 	for begin := time.Now(); time.Since(begin) < time.Second || misses() && time.Since(begin) < 20*time.Second; {
 		for i := range all {
 			if o := &all[i]; !passes(t, r, o) && o.allowed {
