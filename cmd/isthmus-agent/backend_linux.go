@@ -40,7 +40,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	if o.besides() && o.otherEngine == engineRefuse {
 		others = otherEngines
 	}
-	return opener{remove: remove, attached: attached, otherEngines: others, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+	open := func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		if err := refuseMigration(o); err != nil {
 			return nil, err
 		}
@@ -51,7 +51,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		cfg.NeverDeny, cfg.Forwarding = o.exempt, fastpath.Forwarding(o.forwarding)
 		cfg.HostPortsFromNode = hostport.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
-	}}
+	}
+	return opener{remove: remove, attached: attached, otherEngines: others, directories: []string{o.bpffs}, open: open}
 }
 
 // attached returns the host ends of the pairs that the data path has made for pods.

@@ -22,7 +22,7 @@ type arch struct {
 
 // The processors lack what is slow to emulate. On amd64 that is copying by rep movsb and the fifth level of page tables,
 // which took a fifth of the time. On arm64 it is pointer authentication: with it, a guest took ten times as long. Nor do kernels
-// of arm64 guard page tables (KPTI, which randomized addresses need) and branches: each system call would make the emulator
+// of arm64 guard page tables (KPTI, which random addresses need) and branches: each system call would make the emulator
 // forget its translations, which took two fifths of the time.
 // Of arm64 one kernel boots unless the flag -kernels names others: the versions of Linux are compared on amd64.
 var arches = map[string]arch{
