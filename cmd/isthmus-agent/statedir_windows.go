@@ -69,7 +69,8 @@ func restrict(path string, list *windows.ACL, self *windows.SID) error {
 	if err := checkOwner(path, self); err != nil {
 		return err
 	}
-	err := windows.SetNamedSecurityInfo(path, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION|windows.PROTECTED_DACL_SECURITY_INFORMATION, nil, nil, list, nil)
+	const protected = windows.DACL_SECURITY_INFORMATION | windows.PROTECTED_DACL_SECURITY_INFORMATION
+	err := windows.SetNamedSecurityInfo(path, windows.SE_FILE_OBJECT, protected, nil, nil, list, nil)
 	if err != nil {
 		return fmt.Errorf("set the access list of %s: %w: run the agent as an administrator", path, err)
 	}

@@ -84,5 +84,6 @@ func copyAccess(from, to string) error {
 
 // trusted reports whether a user could change everything on the host anyway, or is that of the agent.
 func trusted(sid, self *windows.SID) bool {
-	return sid.IsWellKnown(windows.WinLocalSystemSid) || sid.IsWellKnown(windows.WinBuiltinAdministratorsSid) || sid.String() == trustedInstaller || sid.Equals(self)
+	return sid.IsWellKnown(windows.WinLocalSystemSid) || sid.IsWellKnown(windows.WinBuiltinAdministratorsSid) ||
+		sid.String() == trustedInstaller || sid.Equals(self)
 }
