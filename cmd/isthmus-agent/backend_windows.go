@@ -52,7 +52,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			return openForeign(ctx, o, node, client, calls.Observe, step, log)
 		}
 		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: windows.Mode(o.hnsMode).Ranges(node.PodCIDRs),
-			NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Parallel: o.hnsParallel, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
+			NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout,
+			Parallel: o.hnsParallel, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
 		c.HostAddresses.Read, c.Listening = hostAddresses, hostport.Listening
 		c.ServiceCIDRs, c.NoOutboundNAT = o.services, !o.fabric.Masquerade
 		if len(o.cluster) > 0 { // else they follow from the Nodes
