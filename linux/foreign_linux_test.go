@@ -143,6 +143,7 @@ func TestForeignRestart(t *testing.T) {
 				t.Fatal("policy does not follow the interface")
 			}
 		}
+		l.must(a.Do(forgetNeighbours)) // plugins announce new addresses
 		l.denied(a, "tcp", "10.1.0.12", 91)
 		l.allowed(a, "tcp", "10.1.0.12", 90)
 	})

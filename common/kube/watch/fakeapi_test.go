@@ -47,6 +47,8 @@ type fakeAPI struct {
 	starting bool
 	// down makes every request fail, and ends the watches.
 	down bool
+	// busy makes watches fail as on an API server with too many requests.
+	busy bool
 	// forbidden is a resource path that clients may not read.
 	forbidden string
 	// pages counts answers to lists, limits records the requested limits.
@@ -195,7 +197,7 @@ func (f *fakeAPI) store(object map[string]any, gone bool) {
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	down, forbidden, starting := f.down, f.forbidden == r.URL.Path, f.starting
+	down, forbidden, starting, busy := f.down, f.forbidden == r.URL.Path, f.starting, f.busy
 	f.mu.Unlock()
 	switch {
 	case down:
@@ -206,6 +208,8 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusInternalServerError, "InternalError", "[-]poststarthook/start-apiextensions-controllers failed")
 	case r.URL.Path == "/readyz":
 		fmt.Fprint(w, "ok")
+	case r.URL.Query().Get("watch") != "" && busy:
+		fail(w, http.StatusTooManyRequests, "TooManyRequests", "try again later")
 	case r.URL.Query().Get("watch") != "":
 		f.watch(w, r)
 	case strings.Count(r.URL.Path, "/") <= 3 && (strings.HasPrefix(r.URL.Path, "/apis/policy.") || strings.HasPrefix(r.URL.Path, "/apis/isthmus.") || strings.HasPrefix(r.URL.Path, "/apis/networking.")):

@@ -62,7 +62,7 @@ type feed struct {
 	diedAt        time.Time // when it was live last
 	// watches numbers the watches.
 	watches int
-	// interrupted is true after a watch has ended early: the API server may be another one by then.
+	// interrupted is true after a watch has ended early or could not be opened: the API server may be another one by then.
 	interrupted bool
 }
 
@@ -116,6 +116,7 @@ func (f *feed) resume(ctx context.Context, opts metav1.ListOptions) (watcher, er
 	}
 	w, err := f.watch(ctx, opts)
 	if err != nil {
+		f.interrupt() // the next attempt may reach another API server than the one asked above
 		return nil, err
 	}
 	return f.opened(ctx, w, initial, ends), nil
@@ -144,6 +145,13 @@ func (f *feed) continues(ctx context.Context, known string) error {
 	defer f.mu.Unlock()
 	f.interrupted = false
 	return nil
+}
+
+// interrupt records that the next watch must not trust the known resource version.
+func (f *feed) interrupt() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.interrupted = true
 }
 
 // watchProbation is how long a watch must be open before it counts as live. The client reports a connection
@@ -183,9 +191,7 @@ func (w openWatch) Stop() {
 	}
 	w.feed.setLive(w.number, false)
 	if time.Now().Before(w.ends) {
-		w.feed.mu.Lock()
-		w.feed.interrupted = true
-		w.feed.mu.Unlock()
+		w.feed.interrupt()
 	}
 	w.watcher.Stop()
 }
