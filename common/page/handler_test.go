@@ -113,6 +113,34 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// The form names ends as isthmusctl explain does: it says that the other family of addresses has another verdict, and refuses a pod
+// that has finished.
+func TestExplainedEnds(t *testing.T) {
+	h := newHandler(t, read(t, manifests.File{Name: "shop.yaml", Data: []byte(shop + `
+---
+{apiVersion: v1, kind: Pod, metadata: {name: job, namespace: shop}, spec: {nodeName: n1, containers: [{name: c, image: i}]}, status: {phase: Succeeded, podIP: 10.0.1.3, podIPs: [{ip: 10.0.1.3}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: four, namespace: pay}, spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.1.2/32}}], ports: [{port: 90}]}]}}
+`)}), nil)
+	const other = "Note: from fd00:1::2 to fd00:1::4 the verdict is deny"
+	for _, c := range []struct {
+		query  string
+		status int
+		want   string
+		noted  bool
+	}{
+		{"from=shop/web-7d-a&to=pay/api-0&port=90", 200, "Allowed:", true},
+		{"from=shop/web-7d-a&to=pay/api-0&port=80", 200, "Allowed:", false},
+		{"from=shop/job&to=pay/api-0&port=80", 400, "from: pod shop/job has finished", false},
+		{"from=pay/api-0&to=shop/job&port=80", 400, "to: pod shop/job has finished", false},
+	} {
+		w := get(h, "/secret/explain?"+c.query)
+		if got := text(w); w.Code != c.status || !strings.Contains(got, c.want) || strings.Contains(got, other) != c.noted {
+			t.Errorf("%s: %d %s, want %d, %q and the note %t", c.query, w.Code, got, c.status, c.want, c.noted)
+		}
+	}
+}
+
 // Each link of a page leads to a page.
 func TestLinks(t *testing.T) {
 	h := newHandler(t, readShop(t), nil)

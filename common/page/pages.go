@@ -223,6 +223,9 @@ func (h *Handler) explain(r *http.Request) (*document, error) {
 	if e.Report, err = h.report(r.Context(), c, f); err != nil {
 		return nil, err
 	}
+	if note := e.Report.OtherFamily(c.Snapshot, p.from, p.to, f, c.Services); note != "" {
+		e.Report.Notes = append(e.Report.Notes, note)
+	}
 	d.Title = fmt.Sprintf("%s to %s: %s", p.from, p.to, map[string]string{"allow": "allowed", "deny": "denied"}[e.Report.Verdict])
 	return d, nil
 }

@@ -109,11 +109,11 @@ func (p *params) parseProtocol() (model.Protocol, error) {
 // flow reads the flow that a page explains.
 func (p *params) flow(s *model.Snapshot) (model.Flow, error) {
 	var f model.Flow
-	from, err := ends.Addresses(s, p.from)
+	from, err := ends.InUse(s, p.from)
 	if err != nil {
 		return f, fmt.Errorf("from: %w", err)
 	}
-	to, err := ends.Addresses(s, p.to)
+	to, err := ends.InUse(s, p.to)
 	if err != nil {
 		return f, fmt.Errorf("to: %w", err)
 	}

@@ -5,7 +5,6 @@ package check
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 
@@ -125,17 +124,9 @@ func (q testQuery) otherFamily(s *model.Snapshot) (testQuery, bool) {
 	if err != nil || q.forwarded != nil {
 		return q, false
 	}
-	var all [2][]netip.Addr
-	for i, end := range []string{q.from, q.to} {
-		found, err := addresses(s, end, true)
-		if err != nil {
-			return q, false
-		}
-		all[i] = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return a.Is4() == first.Src.Is4() })
-	}
-	src, dst, err := ends.SameFamily(all[0], all[1], q.protocol)
-	q.from, q.to = cluster.EndAt(q.from, src), cluster.EndAt(q.to, dst)
-	return q, err == nil
+	other, ok := ends.OtherFamily(s, q.from, q.to, first)
+	q.from, q.to = cluster.EndAt(q.from, other.Src), cluster.EndAt(q.to, other.Dst)
+	return q, ok
 }
 
 // hostPort replaces a port of a node that leads to a pod by the connection to that pod.
@@ -208,7 +199,7 @@ func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 // addresses returns those of an end. Generated cases take pods as they are; in others an end must be a pod that has not finished.
 func addresses(s *model.Snapshot, end string, complete bool) ([]netip.Addr, error) {
 	if complete {
-		return cluster.Ends(s, end)
+		return ends.InUse(s, end)
 	}
 	return ends.Addresses(s, end)
 }

@@ -6,33 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/model"
 )
-
-// Ends reads one end of a flow, as ends.Addresses does. A pod that has finished is none, and an address that a younger pod has, too, is
-// not one of this pod.
-func Ends(s *model.Snapshot, text string) ([]netip.Addr, error) {
-	name, _, _ := strings.Cut(text, "@")
-	namespace, pod, _ := strings.Cut(name, "/")
-	if p, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod}); ok && p.Finished {
-		return nil, fmt.Errorf("pod %s has finished: it opens and gets no connections, and another pod may have its address", name)
-	}
-	all, err := ends.Addresses(s, text)
-	if p, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod}); ok && err == nil {
-		owners := s.Owners().Pods
-		own := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return owners[a] != nil && owners[a] != p })
-		if len(own) == 0 {
-			return nil, fmt.Errorf("pod %s: the address %s is also that of pod %s, which is younger or comes later, and decides: correct status.podIP of one of them", name, all[0], owners[all[0]].PodID)
-		}
-		return own, nil
-	}
-	return all, err
-}
 
 // EndAt names one of the addresses of a pod or a node.
 func EndAt(end string, a netip.Addr) string {
@@ -43,7 +22,7 @@ func EndAt(end string, a netip.Addr) string {
 	return pod + "@" + a.String()
 }
 
-// Flow reads a flow as flags name it: its ends as ends.Addresses reads them, its protocol, and its port by number or by a
+// Flow reads a flow as flags name it: its ends as ends.InUse reads them, its protocol, and its port by number or by a
 // name of the destination pod.
 func Flow(s *model.Snapshot, fromEnd, toEnd, protocolName, port string) (model.Flow, error) {
 	var f model.Flow
@@ -51,11 +30,11 @@ func Flow(s *model.Snapshot, fromEnd, toEnd, protocolName, port string) (model.F
 	if err != nil {
 		return f, cli.Usagef("--protocol: %w", err)
 	}
-	from, err := Ends(s, fromEnd)
+	from, err := ends.InUse(s, fromEnd)
 	if err != nil {
 		return f, fmt.Errorf("--from: %w", err)
 	}
-	to, err := Ends(s, toEnd)
+	to, err := ends.InUse(s, toEnd)
 	if err != nil {
 		return f, fmt.Errorf("--to: %w", err)
 	}

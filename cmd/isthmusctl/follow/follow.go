@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/analysis/trace"
 	"github.com/isthmus-net/isthmus/common/kube/agents"
@@ -55,7 +56,7 @@ func (o Named) Targets(s *model.Snapshot, services *service.Services) ([]Target,
 		f, err := cluster.Flow(s, o.From, o.To, o.Protocol, port)
 		return []Target{{Egress: f, Ingress: f}}, err
 	}
-	from, err := cluster.Ends(s, o.From)
+	from, err := ends.InUse(s, o.From)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}

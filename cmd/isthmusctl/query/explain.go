@@ -4,15 +4,12 @@ package query
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
-	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -123,30 +120,10 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 			x.Notes = append(x.Notes, end+" is on the host network: it has the address of its node, and no policy applies to it")
 		}
 	}
-	x.Notes = append(x.Notes, o.otherFamily(s, flow, x.Verdict)...)
+	if note := x.OtherFamily(s, o.from, o.to, flow, o.Services); note != "" {
+		x.Notes = append(x.Notes, note)
+	}
 	return e.writeAnswer(o, x)
-}
-
-// otherFamily says that ends with addresses of both families have another verdict over the family that the answer is not about.
-func (o *explainOptions) otherFamily(s *model.Snapshot, flow model.Flow, verdict string) []string {
-	var all [2][]netip.Addr
-	for i, end := range []string{o.from, o.to} {
-		found, err := cluster.Ends(s, end)
-		if err != nil {
-			return nil
-		}
-		all[i] = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return a.Is4() == flow.Src.Is4() })
-	}
-	src, dst, err := ends.SameFamily(all[0], all[1], flow.Protocol)
-	if err != nil {
-		return nil
-	}
-	flow.Src, flow.Dst = src, dst
-	other := explain.Flow(s, flow, o.Services, nil).Verdict
-	if other == verdict {
-		return nil
-	}
-	return []string{fmt.Sprintf("from %s to %s the verdict is %s: give these addresses for the reasons", src, dst, other)}
 }
 
 // writeAnswer writes an explanation. The error of a denied flow is ErrNo.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -102,7 +103,7 @@ func (e env) explainService(o *explainOptions, s *model.Snapshot, all *service.S
 // by its name over the other one; a note says if the verdict differs there.
 func (o *explainOptions) askService(s *model.Snapshot, all *service.Services, to service.Call, protocol *model.Protocol,
 	versions []hns.Version) (*explain.ServiceReport, error) {
-	from, err := cluster.Ends(s, o.from)
+	from, err := ends.InUse(s, o.from)
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}

@@ -54,6 +54,27 @@ func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	return ips, nil
 }
 
+// InUse returns the addresses of one end of a flow as Addresses does, of those that packets can come from or go to now. A pod that has
+// finished has none, and an address that a younger pod has, too, is not one of this pod.
+func InUse(s *model.Snapshot, text string) ([]netip.Addr, error) {
+	name, _, _ := strings.Cut(text, "@")
+	namespace, pod, _ := strings.Cut(name, "/")
+	p, isPod := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod})
+	if isPod && p.Finished {
+		return nil, fmt.Errorf("pod %s has finished: it opens and gets no connections, and another pod may have its address", name)
+	}
+	all, err := Addresses(s, text)
+	if !isPod || err != nil {
+		return all, err
+	}
+	owners := s.Owners().Pods
+	own := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return owners[a] != nil && owners[a] != p })
+	if len(own) == 0 {
+		return nil, fmt.Errorf("pod %s: the address %s is also that of pod %s, which is younger or comes later, and decides: correct status.podIP of one of them", name, all[0], owners[all[0]].PodID)
+	}
+	return own, nil
+}
+
 // misread says what is wrong with a text that other commands accept as an end.
 func misread(text string) string {
 	kind, name, _ := strings.Cut(text, "/")
@@ -156,6 +177,22 @@ func SameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.
 		}
 	}
 	return src, dst, fmt.Errorf("the ends have no addresses of one family for %s: %s and %s", protocol, list(from), list(to))
+}
+
+// OtherFamily returns a flow between two ends with their addresses of the family that the flow does not have. It reports false if
+// an end has none, as InUse reads it, or if the protocol is one of the other family only.
+func OtherFamily(s *model.Snapshot, from, to string, f model.Flow) (model.Flow, bool) {
+	var all [2][]netip.Addr
+	for i, end := range []string{from, to} {
+		found, err := InUse(s, end)
+		if err != nil {
+			return f, false
+		}
+		all[i] = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return a.Is4() == f.Src.Is4() })
+	}
+	src, dst, err := SameFamily(all[0], all[1], f.Protocol)
+	f.Src, f.Dst = src, dst
+	return f, err == nil
 }
 
 func list(all []netip.Addr) string {
