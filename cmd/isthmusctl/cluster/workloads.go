@@ -93,6 +93,9 @@ func (s *Source) Pod(snapshot *model.Snapshot, text, namespace, other string) (p
 	if len(found) > 1 && first.PodID.String() == other {
 		first = found[1]
 	}
+	if len(found) == 1 {
+		return first.PodID.String(), fmt.Sprintf("%s: its only pod is %s", want, first.PodID), nil
+	}
 	note = fmt.Sprintf("%s: pod %s stands for %d pods", want, first.PodID, len(found))
 	if slices.ContainsFunc(found, func(p *model.Pod) bool { return bare(p) != bare(first) }) {
 		note += "; their labels differ, so ask about the others too"
