@@ -139,8 +139,10 @@ func (g guests) build(ctx context.Context, k image, p part, dir string) (string,
 	if err := os.WriteFile(filepath.Join(root, "suites", "list"), []byte(list.String()), 0o644); err != nil {
 		return "", err
 	}
-	if err := copyTool(g.tools, "nft", root); err != nil {
-		return "", err
+	for _, name := range tools {
+		if err := copyTool(g.tools, name, root); err != nil {
+			return "", err
+		}
 	}
 	for n, m := range modules {
 		if err := copyModule(ctx, k, m, filepath.Join(root, "modules", fmt.Sprintf("%02d-%s.ko", n, m))); err != nil {

@@ -91,7 +91,7 @@ func (g *guests) prepare(ctx context.Context) (err error) {
 	if g.apt, err = packages(ctx, g.arch, g.dir); err != nil {
 		return err
 	}
-	g.tools, err = g.apt.nftables(ctx, g.out)
+	g.tools, err = g.apt.fetchTools(ctx, g.out)
 	return err
 }
 

@@ -14,20 +14,26 @@ import (
 	"strings"
 )
 
-// nftables fetches the command nft of an architecture, unless it is there already, and returns the directory where the
+// tools are the commands that tests run, and toolPackages the packages that have them.
+var (
+	tools        = []string{"nft", "ip", "tc"}
+	toolPackages = []string{"nftables", "iproute2"}
+)
+
+// fetchTools fetches the tools of an architecture, unless they are there already, and returns the directory where the
 // packages are unpacked. For this machine's architecture that is the root directory.
-func (p apt) nftables(ctx context.Context, out io.Writer) (string, error) {
+func (p apt) fetchTools(ctx context.Context, out io.Writer) (string, error) {
 	if p.config == "" {
 		return "/", nil
 	}
-	root := filepath.Join(filepath.Dir(p.config), "nftables")
+	root := filepath.Join(filepath.Dir(p.config), "tools")
 	if _, err := os.Stat(root); err == nil {
 		return root, nil
 	}
-	text, err := p.command(ctx, "apt-cache", "depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks",
-		"--no-replaces", "--no-enhances", "--", "nftables").Output()
+	text, err := p.command(ctx, "apt-cache", append([]string{"depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks",
+		"--no-replaces", "--no-enhances", "--"}, toolPackages...)...).Output()
 	if err != nil {
-		return "", fmt.Errorf("list the packages of nft: %w", err)
+		return "", fmt.Errorf("list the packages of %s: %w", strings.Join(tools, ", "), err)
 	}
 	var names []string
 	for line := range strings.Lines(string(text)) {
@@ -77,12 +83,21 @@ func copyTool(root, name, guest string) error {
 	return nil
 }
 
-// find returns the first file of that name in directories below root, which may be patterns.
+// find returns the first file of that name in directories below root, which may be patterns. A link to an absolute path leads
+// below root, too.
 func find(root, name string, dirs ...string) (string, error) {
 	for _, d := range dirs {
-		if found, err := filepath.Glob(filepath.Join(root, d, name)); err != nil || len(found) > 0 {
-			return found[0], err
+		found, err := filepath.Glob(filepath.Join(root, d, name))
+		if err != nil {
+			return "", err
 		}
+		if len(found) == 0 {
+			continue
+		}
+		if to, err := os.Readlink(found[0]); err == nil && filepath.IsAbs(to) {
+			return filepath.Join(root, to), nil
+		}
+		return found[0], nil
 	}
 	return "", fmt.Errorf("%s: %w below %s", name, fs.ErrNotExist, root)
 }
