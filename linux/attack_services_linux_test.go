@@ -96,11 +96,7 @@ func (l *lab) ask(all []client) {
 	results := make([]error, len(all))
 	var wait sync.WaitGroup
 	for i, c := range all {
-		limit := silence
-		if c.want {
-			limit = patience
-		}
-		wait.Go(func() { results[i] = reach(c.ns, c.network, c.to, c.port, limit) })
+		wait.Go(func() { results[i] = reach(c.ns, c.network, c.to, c.port, together(c.want)) })
 	}
 	wait.Wait()
 	for i, c := range all {

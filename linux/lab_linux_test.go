@@ -336,6 +336,18 @@ const (
 	patience = 20 * time.Second
 )
 
+// together returns how long a client waits that begins at the same time as many others. A denied one must have sent its first packet by
+// then, or nothing is counted.
+func together(want bool) time.Duration {
+	switch {
+	case want:
+		return patience
+	case emulated():
+		return 5 * silence
+	}
+	return silence
+}
+
 // decided returns how many new flows the node has decided this way so far, in both directions.
 func (l *lab) decided(v model.Verdict) uint64 {
 	l.t.Helper()

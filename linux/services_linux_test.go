@@ -122,11 +122,7 @@ func (l *lab) attempt(tries []try) {
 	results := make([]error, len(tries))
 	var wait sync.WaitGroup
 	for i, t := range tries {
-		limit := silence
-		if t.want {
-			limit = patience
-		}
-		wait.Go(func() { results[i] = reach(l.pods[t.from], t.network, t.to, t.port, limit) })
+		wait.Go(func() { results[i] = reach(l.pods[t.from], t.network, t.to, t.port, together(t.want)) })
 	}
 	wait.Wait()
 	for i, t := range tries {
