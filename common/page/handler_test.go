@@ -139,6 +139,16 @@ func TestExplainedEnds(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d, %q and the note %t", c.query, w.Code, got, c.status, c.want, c.noted)
 		}
 	}
+	var asked []model.Flow
+	h = newHandler(t, readShop(t), func(c *Config) { // nodes that deny everything, other than the policies
+		c.Explain = func(_ context.Context, _ *Cluster, f model.Flow) (*explain.Report, error) {
+			asked = append(asked, f)
+			return &explain.Report{Verdict: model.Deny.String()}, nil
+		}
+	})
+	if got := text(get(h, "/secret/explain?from=shop/web-7d-a&to=pay/api-0&port=80")); strings.Contains(got, "the verdict is") || len(asked) != 2 {
+		t.Errorf("nodes that deny both families were asked %v: %s", asked, got)
+	}
 }
 
 // Each link of a page leads to a page.

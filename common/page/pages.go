@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -223,8 +224,12 @@ func (h *Handler) explain(r *http.Request) (*document, error) {
 	if e.Report, err = h.report(r.Context(), c, f); err != nil {
 		return nil, err
 	}
-	if note := e.Report.OtherFamily(c.Snapshot, p.from, p.to, f, c.Services); note != "" {
-		e.Report.Notes = append(e.Report.Notes, note)
+	if other, ok := ends.OtherFamily(c.Snapshot, p.from, p.to, f); ok {
+		x, err := h.report(r.Context(), c, other)
+		if err != nil {
+			return nil, err
+		}
+		e.Report.NoteOther(other, x.Verdict)
 	}
 	d.Title = fmt.Sprintf("%s to %s: %s", p.from, p.to, map[string]string{"allow": "allowed", "deny": "denied"}[e.Report.Verdict])
 	return d, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/ends"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -120,8 +121,8 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 			x.Notes = append(x.Notes, end+" is on the host network: it has the address of its node, and no policy applies to it")
 		}
 	}
-	if note := x.OtherFamily(s, o.from, o.to, flow, o.Services); note != "" {
-		x.Notes = append(x.Notes, note)
+	if other, ok := ends.OtherFamily(s, o.from, o.to, flow); ok {
+		x.NoteOther(other, explain.Flow(s, other, o.Services, nil).Verdict)
 	}
 	return e.writeAnswer(o, x)
 }
