@@ -68,25 +68,35 @@ func TestAPIRestored(t *testing.T) {
 	}
 }
 
-// TestAPIRestoredBetweenWatches restores the API server after it has answered which version it has reached, and before a watch is
-// open: the answer counts no more.
+// TestAPIRestoredBetweenWatches restores the API server while a client opens its next watch. If that is refused, the API server has
+// answered before which version it has reached, and the answer counts no more.
 func TestAPIRestoredBetweenWatches(t *testing.T) {
-	f := newFakeAPI(t)
-	f.streams = false
-	f.put(t, world1)
-	restore := f.backUp()
-	w, _ := behindBalancer(t, f)
-	w.Until("the first pods", kubetest.HasPod("db"))
-	for range 50 { // by the watch: one that sent nothing is followed by a list
-		f.put(t, "{apiVersion: v1, kind: Pod, metadata: {name: lost, namespace: shop}}")
+	for name, refused := range map[string]bool{"opened": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeAPI(t)
+			f.streams = false
+			f.put(t, world1)
+			restore := f.backUp()
+			w, _ := behindBalancer(t, f)
+			w.Until("the first pods", kubetest.HasPod("db"))
+			for range 50 { // by the watch: one that sent nothing is followed by a list
+				f.put(t, "{apiVersion: v1, kind: Pod, metadata: {name: lost, namespace: shop}}")
+			}
+			w.Until("the lost pod", kubetest.HasPod("lost"))
+			w.NoProblems()
+			if refused {
+				f.set(func() { f.busy = true })
+				f.server.CloseClientConnections()
+				w.Problem("API server", "Pod", "try again later")
+			}
+			restore()
+			if !refused {
+				f.server.CloseClientConnections()
+			}
+			f.set(func() { f.busy = false })
+			w.Until("the old state", func(s *model.Snapshot) bool { return !kubetest.HasPod("lost")(s) && kubetest.HasPod("db")(s) })
+			w.NoProblems()
+		})
 	}
-	w.Until("the lost pod", kubetest.HasPod("lost"))
-	w.NoProblems()
-	f.set(func() { f.busy = true })
-	f.server.CloseClientConnections()
-	w.Problem("API server", "Pod", "try again later")
-	f.set(func() { f.busy = false })
-	restore()
-	w.Until("the old state", func(s *model.Snapshot) bool { return !kubetest.HasPod("lost")(s) && kubetest.HasPod("db")(s) })
-	w.NoProblems()
 }
