@@ -106,7 +106,7 @@ func Forget(dir string) error {
 	return nil
 }
 
-// replace writes a file that only its owner may read.
+// replace writes a file that only its owner may read. It makes the change durable across a power failure.
 func replace(path string, text []byte) error {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -118,5 +118,12 @@ func replace(path string, text []byte) error {
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -331,6 +331,7 @@ func TestContradictions(t *testing.T) {
 		windowsNodes + ",image.digest=" + digest:                     "image.digest without image.windowsDigest",
 		"windows.enabled=true":                                       "set apiServer.host and apiServer.port to an address of the API server that every node reaches, or windows.enabled=false",
 		"relay.enabled=true,relay.page=true,relay.access=transport":  "set relay.access=token, or relay.page=false",
+		"relay.enabled=true,relay.agentPort=9470":                    "relay.agentPort 9470: the agents serve metrics on this port",
 		"relay.enabled=true,relay.export.file=-":                     "each of 2 replicas would export all flows: set relay.replicas=1",
 		"relay.enabled=true,relay.export.file=f,relay.export.everyReplica=true,relay.export.volume.nfs.server=n": "replicas would write the same file",
 		"relay.enabled=true,relay.export.deny[0].verdict={DROPPED}":                                              "nothing is exported: set relay.export.file or",
