@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -152,28 +153,30 @@ func TestEndpointGoneDuringApply(t *testing.T) {
 
 // TestHangEndsAtTheDeadline checks that Apply ends although HNS does not answer one write.
 func TestHangEndsAtTheDeadline(t *testing.T) {
-	c := bridgeConfig()
-	c.CallDeadline = 100 * time.Millisecond
-	n, first, second := two(t, hns.Server2022, c)
-	release := make(chan struct{})
-	hung := n.hnsID(first.ID)
-	n.fake.Before(func(op, id string) error {
-		if op == "ModifyEndpoint" && id == hung {
-			<-release
+	synctest.Test(t, func(t *testing.T) {
+		c := bridgeConfig()
+		c.CallDeadline = 100 * time.Millisecond
+		n, first, second := two(t, hns.Server2022, c)
+		release := make(chan struct{})
+		hung := n.hnsID(first.ID)
+		n.fake.Before(func(op, id string) error {
+			if op == "ModifyEndpoint" && id == hung {
+				<-release
+			}
+			return nil
+		})
+		start := time.Now()
+		_, err := n.backend.Apply(ctx, both(first, second, "10.0.3.3"))
+		if !errors.Is(err, hns.ErrRetry) || time.Since(start) > 5*time.Second || dataplane.Concerns(err, second.ID) || !n.passes(second.ID, "10.0.3.3") {
+			t.Errorf("after %s: %v", time.Since(start), err)
 		}
-		return nil
+		n.fake.Before(nil)
+		close(release)
+		n.settles(both(first, second, "10.0.3.3"))
+		if !n.passes(first.ID, "10.0.3.3") {
+			t.Error("the next Apply did not complete")
+		}
 	})
-	start := time.Now()
-	_, err := n.backend.Apply(ctx, both(first, second, "10.0.3.3"))
-	if !errors.Is(err, hns.ErrRetry) || time.Since(start) > 5*time.Second || dataplane.Concerns(err, second.ID) || !n.passes(second.ID, "10.0.3.3") {
-		t.Errorf("after %s: %v", time.Since(start), err)
-	}
-	n.fake.Before(nil)
-	close(release)
-	n.settles(both(first, second, "10.0.3.3"))
-	if !n.passes(first.ID, "10.0.3.3") {
-		t.Error("the next Apply did not complete")
-	}
 }
 
 // TestAcceptedButNotStored checks that Apply notices if HNS reports success but stores something

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -102,41 +104,45 @@ func TestFurtherEndpointInNamespace(t *testing.T) {
 
 // TestNamespaceCannotBeRead: an HNS that does not show one namespace, whatever the reason, does not keep the problems of other pods.
 func TestNamespaceCannotBeRead(t *testing.T) {
-	c := bridgeConfig()
-	c.CallDeadline = 50 * time.Millisecond
-	n, first, second := two(t, hns.Server2022, c)
-	n.apply(both(first, second))
-	n.failing(func(op, id string) bool { return op == "Namespace" && id == first.NetNS }, 0x803B0027) // its compartment is gone
-	unreadable := func(what string) {
-		t.Helper()
-		list, err := n.backend.Endpoints(ctx)
-		if err != nil || len(list) != 2 {
-			t.Fatalf("%s: %+v, %v", what, list, err)
-		}
-		for _, i := range list {
-			if bad := strings.HasPrefix(strings.Join(i.Problems, "; "), "its namespace cannot be read"); bad != (i.ID == first.ID) {
-				t.Errorf("%s: %s: %q", what, i.ID, i.Problems)
+	synctest.Test(t, func(t *testing.T) {
+		c := bridgeConfig()
+		c.CallDeadline = 50 * time.Millisecond
+		n, first, second := two(t, hns.Server2022, c)
+		n.apply(both(first, second))
+		n.failing(func(op, id string) bool { return op == "Namespace" && id == first.NetNS }, 0x803B0027) // its compartment is gone
+		unreadable := func(what string) {
+			t.Helper()
+			list, err := n.backend.Endpoints(ctx)
+			if err != nil || len(list) != 2 {
+				t.Fatalf("%s: %+v, %v", what, list, err)
+			}
+			for _, i := range list {
+				if bad := strings.HasPrefix(strings.Join(i.Problems, "; "), "its namespace cannot be read"); bad != (i.ID == first.ID) {
+					t.Errorf("%s: %s: %q", what, i.ID, i.Problems)
+				}
 			}
 		}
-	}
-	unreadable("an error")
-	release := make(chan struct{})
-	n.fake.Before(func(op, id string) error {
-		if op == "Namespace" && id == first.NetNS {
-			<-release
+		unreadable("an error")
+		gate := make(chan struct{})
+		release := sync.OnceFunc(func() { close(gate) })
+		defer release()
+		n.fake.Before(func(op, id string) error {
+			if op == "Namespace" && id == first.NetNS {
+				<-gate
+			}
+			return nil
+		})
+		if _, err := n.backend.Endpoints(ctx); hns.Code(err) != hns.CodeTimeout {
+			t.Errorf("no answer: %v", err)
 		}
-		return nil
+		unreadable("the call has not returned")
+		release()
+		n.fake.Before(nil)
+		for end := time.Now().Add(10 * time.Second); n.hung() && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		n.wantProblems("in the end", nil)
 	})
-	if _, err := n.backend.Endpoints(ctx); hns.Code(err) != hns.CodeTimeout {
-		t.Errorf("no answer: %v", err)
-	}
-	unreadable("the call has not returned")
-	close(release)
-	n.fake.Before(nil)
-	for end := time.Now().Add(10 * time.Second); n.hung() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
-	n.wantProblems("in the end", nil)
 }
 
 // hung reports whether a call about a namespace has not returned.

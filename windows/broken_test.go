@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -50,19 +51,21 @@ func TestUpgradeRemovesNoNetwork(t *testing.T) {
 
 // TestRemoveEnds checks that uninstalling does not wait for a call that hangs.
 func TestRemoveEnds(t *testing.T) {
-	n := newNode(t, hns.Server2022, bridgeConfig())
-	faults := new(fault.Faults)
-	client := &fault.Client{Fake: n.fake, Faults: faults}
-	faults.Set(fault.Fault{Op: "Delete.network", Times: 1, Hang: true})
-	began := time.Now()
-	err := windows.Remove(ctx, client, "isthmus", 50*time.Millisecond)
-	if hns.Code(err) != hns.CodeTimeout || time.Since(began) > 5*time.Second {
-		t.Errorf("after %s: %v", time.Since(began), err)
-	}
-	faults.Clear()
-	if err := windows.Remove(ctx, client, "isthmus", 0); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, hns.Server2022, bridgeConfig())
+		faults := new(fault.Faults)
+		client := &fault.Client{Fake: n.fake, Faults: faults}
+		faults.Set(fault.Fault{Op: "Delete.network", Times: 1, Hang: true})
+		began := time.Now()
+		err := windows.Remove(ctx, client, "isthmus", 50*time.Millisecond)
+		if hns.Code(err) != hns.CodeTimeout || time.Since(began) > 5*time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		faults.Clear()
+		if err := windows.Remove(ctx, client, "isthmus", 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestHostPortOfALeak checks that the host port of a leaked endpoint is freed. If a pod, another
@@ -166,35 +169,37 @@ func TestNewNamespaceNewEndpoint(t *testing.T) {
 // TestUnconnectedIsReported checks that an attached endpoint that no container uses is reported
 // after a while, until a container uses it.
 func TestUnconnectedIsReported(t *testing.T) {
-	c := bridgeConfig()
-	c.ConnectWait = 20 * time.Millisecond
-	n := newNode(t, hns.Server2022, c)
-	spec := n.spec("c1", "10.0.1.9")
-	n.add(spec)
-	said := func() string {
-		if got := n.problems(spec.ID); got != "" {
-			t.Errorf("problems %q", got)
+	synctest.Test(t, func(t *testing.T) {
+		c := bridgeConfig()
+		c.ConnectWait = 20 * time.Millisecond
+		n := newNode(t, hns.Server2022, c)
+		spec := n.spec("c1", "10.0.1.9")
+		n.add(spec)
+		said := func() string {
+			if got := n.problems(spec.ID); got != "" {
+				t.Errorf("problems %q", got)
+			}
+			return strings.Join(n.backend.Faults(), "\n")
 		}
-		return strings.Join(n.backend.Faults(), "\n")
-	}
-	if got := said(); got != "" {
-		t.Errorf("at once: %s", got)
-	}
-	time.Sleep(30 * time.Millisecond)
-	first := said()
-	if !strings.Contains(first, n.name(spec.ID)) {
-		t.Errorf("after a while: %q", first)
-	}
-	time.Sleep(1100 * time.Millisecond)
-	if got := said(); got != first { // the API server would get an event about the Node for each text
-		t.Errorf("first %q, then %q", first, got)
-	}
-	if err := n.fake.PutContainer(spec.NetNS, "c1", false); err != nil {
-		t.Fatal(err)
-	}
-	if got := said(); got != "" {
-		t.Errorf("connected: %s", got)
-	}
+		if got := said(); got != "" {
+			t.Errorf("at once: %s", got)
+		}
+		time.Sleep(30 * time.Millisecond)
+		first := said()
+		if !strings.Contains(first, n.name(spec.ID)) {
+			t.Errorf("after a while: %q", first)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		if got := said(); got != first { // the API server would get an event about the Node for each text
+			t.Errorf("first %q, then %q", first, got)
+		}
+		if err := n.fake.PutContainer(spec.NetNS, "c1", false); err != nil {
+			t.Fatal(err)
+		}
+		if got := said(); got != "" {
+			t.Errorf("connected: %s", got)
+		}
+	})
 }
 
 // TestTunnelAddress checks that a node without a tunnel address, or with one that other nodes do

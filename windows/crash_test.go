@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -140,36 +141,38 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 // TestFailedAddLeavesNothing checks that nothing of an attachment is left, whichever call of ADD
 // fails or hangs.
 func TestFailedAddLeavesNothing(t *testing.T) {
-	for _, hang := range []bool{false, true} {
-		for at := 1; ; at++ {
-			c := bridgeConfig()
-			c.CallDeadline = 50 * time.Millisecond
-			n := newNode(t, hns.Server2022, c)
-			spec := n.spec("c1", "10.0.1.7")
-			before := n.fake.Dump()
-			var calls atomic.Int64 // a hung call continues concurrently with the test
-			release := make(chan struct{})
-			n.fake.After(func(op, _ string) error { // the call took effect, but its caller gets no answer
-				if calls.Add(1) != int64(at) {
-					return nil
+	synctest.Test(t, func(t *testing.T) {
+		for _, hang := range []bool{false, true} {
+			for at := 1; ; at++ {
+				c := bridgeConfig()
+				c.CallDeadline = 50 * time.Millisecond
+				n := newNode(t, hns.Server2022, c)
+				spec := n.spec("c1", "10.0.1.7")
+				before := n.fake.Dump()
+				var calls atomic.Int64 // a hung call continues concurrently with the test
+				release := make(chan struct{})
+				n.fake.After(func(op, _ string) error { // the call took effect, but its caller gets no answer
+					if calls.Add(1) != int64(at) {
+						return nil
+					}
+					if hang {
+						<-release
+					}
+					return hns.NewError(op, hns.CodeInvalidPolicy, "injected")
+				})
+				_, err := n.backend.AddEndpoint(ctx, spec)
+				n.fake.After(nil)
+				close(release)
+				if err == nil {
+					if calls.Load() >= int64(at) {
+						t.Errorf("call %d failed, ADD did not", at)
+					}
+					break
 				}
-				if hang {
-					<-release
+				if got := n.fake.Dump(); got != before {
+					t.Errorf("hang %t, call %d: %v: left:\n%s", hang, at, err, got)
 				}
-				return hns.NewError(op, hns.CodeInvalidPolicy, "injected")
-			})
-			_, err := n.backend.AddEndpoint(ctx, spec)
-			n.fake.After(nil)
-			close(release)
-			if err == nil {
-				if calls.Load() >= int64(at) {
-					t.Errorf("call %d failed, ADD did not", at)
-				}
-				break
-			}
-			if got := n.fake.Dump(); got != before {
-				t.Errorf("hang %t, call %d: %v: left:\n%s", hang, at, err, got)
 			}
 		}
-	}
+	})
 }

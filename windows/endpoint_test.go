@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -286,16 +287,18 @@ func TestDeleteIsTolerant(t *testing.T) {
 // TestDeleteWaitsOnce checks a detachment for which HNS never answers. The first DEL fails after one deadline, and calls
 // HNS for nothing else. The next one does not wait for the detachment, and deletes the endpoint.
 func TestDeleteWaitsOnce(t *testing.T) {
-	n, first, _ := twoLate(t)
-	release := n.hold("DetachEndpoint")
-	defer release()
-	n.fake.ForgetCalls()
-	if err := n.backend.DeleteEndpoint(ctx, first.ID); hns.Code(err) != hns.CodeTimeout || n.count("DeleteEndpoint") > 0 {
-		t.Errorf("first DEL: %v, %v", err, n.fake.Calls())
-	}
-	if err := n.backend.DeleteEndpoint(ctx, first.ID); err != nil || n.has(first) {
-		t.Errorf("second DEL: %v\n%s", err, n.fake.Dump())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n, first, _ := twoLate(t)
+		release := n.hold("DetachEndpoint")
+		defer release()
+		n.fake.ForgetCalls()
+		if err := n.backend.DeleteEndpoint(ctx, first.ID); hns.Code(err) != hns.CodeTimeout || n.count("DeleteEndpoint") > 0 {
+			t.Errorf("first DEL: %v, %v", err, n.fake.Calls())
+		}
+		if err := n.backend.DeleteEndpoint(ctx, first.ID); err != nil || n.has(first) {
+			t.Errorf("second DEL: %v\n%s", err, n.fake.Dump())
+		}
+	})
 }
 
 // TestCounters checks that drops of endpoints are added up, including those of removed endpoints, which are not remembered.

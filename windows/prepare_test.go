@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -314,51 +315,53 @@ func (n *node) changeACLs(name string, list ...hns.ACL) {
 // TestPrepareFails checks that nothing remains after an error, and after a call that HNS answers
 // too late.
 func TestPrepareFails(t *testing.T) {
-	for _, hang := range []bool{false, true} {
-		c := poolConfig(t, bridgeConfig())
-		c.CallDeadline = 50 * time.Millisecond
-		n := newNode(t, hns.Server2022, c)
-		before := n.fake.Dump()
-		release := make(chan struct{})
-		n.fake.After(func(op, _ string) error {
-			switch {
-			case op != "CreateEndpoint":
-				return nil
-			case hang:
-				<-release
-				return nil
+	synctest.Test(t, func(t *testing.T) {
+		for _, hang := range []bool{false, true} {
+			c := poolConfig(t, bridgeConfig())
+			c.CallDeadline = 50 * time.Millisecond
+			n := newNode(t, hns.Server2022, c)
+			before := n.fake.Dump()
+			release := make(chan struct{})
+			n.fake.After(func(op, _ string) error {
+				switch {
+				case op != "CreateEndpoint":
+					return nil
+				case hang:
+					<-release
+					return nil
+				}
+				return hns.NewError(op, hns.CodeInvalidPolicy, "injected")
+			})
+			if err := n.prepare(spare("10.0.1.7")); err == nil {
+				t.Error("no error")
 			}
-			return hns.NewError(op, hns.CodeInvalidPolicy, "injected")
-		})
-		if err := n.prepare(spare("10.0.1.7")); err == nil {
-			t.Error("no error")
-		}
-		close(release)
-		n.fake.After(nil)
-		for range 100 {
-			if _, err := n.backend.Idle(ctx); err == nil && n.fake.Dump() == before {
-				break
+			close(release)
+			n.fake.After(nil)
+			for range 100 {
+				if _, err := n.backend.Idle(ctx); err == nil && n.fake.Dump() == before {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
 			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		if got := n.fake.Dump(); got != before {
-			t.Errorf("hang %t: left:\n%s", hang, got)
-		}
-		n.wantPrepared()
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			err := n.prepare(spare("10.0.1.7"))
-			if err == nil {
-				break
+			if got := n.fake.Dump(); got != before {
+				t.Errorf("hang %t: left:\n%s", hang, got)
 			}
-			if hns.Code(err) != hns.CodeBusy || time.Now().After(end) { // the late call has not returned yet
-				t.Fatal(err)
+			n.wantPrepared()
+			for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				err := n.prepare(spare("10.0.1.7"))
+				if err == nil {
+					break
+				}
+				if hns.Code(err) != hns.CodeBusy || time.Now().After(end) { // the late call has not returned yet
+					t.Fatal(err)
+				}
+			}
+			n.wantPrepared("10.0.1.7")
+			if err := n.prepare(spare("10.0.1.7")); err == nil || !strings.Contains(err.Error(), "has the address") {
+				t.Errorf("a second one: %v", err)
 			}
 		}
-		n.wantPrepared("10.0.1.7")
-		if err := n.prepare(spare("10.0.1.7")); err == nil || !strings.Contains(err.Error(), "has the address") {
-			t.Errorf("a second one: %v", err)
-		}
-	}
+	})
 }
 
 // TestCrashWithPool kills the agent between any two steps of preparing an endpoint, of an ADD that

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -176,46 +177,48 @@ func TestStartEndpointFails(t *testing.T) {
 func TestStartEndpointHangs(t *testing.T) {
 	for _, op := range []string{"CreateEndpoint", "AttachEndpoint"} {
 		t.Run(op, func(t *testing.T) {
-			c := bridgeConfig()
-			c.CallDeadline = 3 * time.Second // the others take milliseconds
-			n := newNode(t, hns.Server2022, c)
-			release, hangs := make(chan struct{}), make(chan struct{})
-			var first atomic.Bool
-			n.fake.Before(func(o, _ string) error {
-				if o == op && first.CompareAndSwap(false, true) {
-					close(hangs)
-					<-release
+			synctest.Test(t, func(t *testing.T) {
+				c := bridgeConfig()
+				c.CallDeadline = 3 * time.Second // the others take milliseconds
+				n := newNode(t, hns.Server2022, c)
+				release, hangs := make(chan struct{}), make(chan struct{})
+				var first atomic.Bool
+				n.fake.Before(func(o, _ string) error {
+					if o == op && first.CompareAndSwap(false, true) {
+						close(hangs)
+						<-release
+					}
+					return nil
+				})
+				specs := n.several(3)
+				hung := n.begin(specs[0])
+				<-hangs // before the other calls begin
+				for _, b := range []begun{n.begin(specs[1]), n.begin(specs[2])} {
+					if err := b.end(); err != nil {
+						t.Errorf("beside: %v", err)
+					}
 				}
-				return nil
+				select {
+				case <-hung.done:
+					t.Error("the others have waited for the call that hangs")
+				default:
+				}
+				n.apply(peerState(specs[1], "10.0.2.7"))
+				if err := hung.end(); err == nil || hns.Code(err) != hns.CodeTimeout {
+					t.Errorf("hung: %v", err)
+				}
+				close(release)
+				for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+					_, err := n.backend.Idle(ctx)
+					gone := !strings.Contains(n.fake.Dump(), "endpoint c0_eth0")
+					if err == nil && gone {
+						break
+					}
+					if time.Now().After(deadline) {
+						t.Fatalf("what hung appeared and stays: %v\n%s", err, n.fake.Dump())
+					}
+				}
 			})
-			specs := n.several(3)
-			hung := n.begin(specs[0])
-			<-hangs // before the other calls begin
-			for _, b := range []begun{n.begin(specs[1]), n.begin(specs[2])} {
-				if err := b.end(); err != nil {
-					t.Errorf("beside: %v", err)
-				}
-			}
-			select {
-			case <-hung.done:
-				t.Error("the others have waited for the call that hangs")
-			default:
-			}
-			n.apply(peerState(specs[1], "10.0.2.7"))
-			if err := hung.end(); err == nil || hns.Code(err) != hns.CodeTimeout {
-				t.Errorf("hung: %v", err)
-			}
-			close(release)
-			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				_, err := n.backend.Idle(ctx)
-				gone := !strings.Contains(n.fake.Dump(), "endpoint c0_eth0")
-				if err == nil && gone {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Fatalf("what hung appeared and stays: %v\n%s", err, n.fake.Dump())
-				}
-			}
 		})
 	}
 }

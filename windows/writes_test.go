@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -313,44 +314,46 @@ func TestRemoteEndpointsAreReplaced(t *testing.T) {
 // TestNoCallsWhileHNSIsSilent checks an HNS that answers no write. After two attempts the agent writes
 // nothing more, so that other work does not wait for many deadlines.
 func TestNoCallsWhileHNSIsSilent(t *testing.T) {
-	c := bridgeConfig()
-	c.CallDeadline = 500 * time.Millisecond
-	n := newNode(t, hns.Server2022, c)
-	specs := make([]dataplane.EndpointSpec, 6)
-	for i := range specs {
-		specs[i] = n.spec(fmt.Sprintf("c%d", i), fmt.Sprintf("10.0.1.%d", 10+i))
-		n.add(specs[i])
-	}
-	state := peerState(specs[0], "10.0.3.3")
-	for _, s := range specs[1:] {
-		state = joined(state, s)
-	}
-	release := make(chan struct{})
-	var writes atomic.Int64
-	n.fake.Before(func(op, _ string) error {
-		if op == "ModifyEndpoint" {
-			writes.Add(1)
-			<-release
+	synctest.Test(t, func(t *testing.T) {
+		c := bridgeConfig()
+		c.CallDeadline = 500 * time.Millisecond
+		n := newNode(t, hns.Server2022, c)
+		specs := make([]dataplane.EndpointSpec, 6)
+		for i := range specs {
+			specs[i] = n.spec(fmt.Sprintf("c%d", i), fmt.Sprintf("10.0.1.%d", 10+i))
+			n.add(specs[i])
 		}
-		return nil
+		state := peerState(specs[0], "10.0.3.3")
+		for _, s := range specs[1:] {
+			state = joined(state, s)
+		}
+		release := make(chan struct{})
+		var writes atomic.Int64
+		n.fake.Before(func(op, _ string) error {
+			if op == "ModifyEndpoint" {
+				writes.Add(1)
+				<-release
+			}
+			return nil
+		})
+		_, err := n.backend.Apply(ctx, state)
+		for _, s := range specs {
+			if !dataplane.Concerns(err, s.ID) {
+				t.Errorf("no error for %s, whose list was not written: %v", s.ID, err)
+			}
+		}
+		if got := writes.Load(); got != 2 {
+			t.Errorf("%d lists were tried, want 2", got)
+		}
+		n.fake.Before(nil)
+		close(release)
+		n.settles(state)
+		for _, s := range specs {
+			if !n.passes(s.ID, "10.0.3.3") {
+				t.Errorf("%s has no policy in the end", s.ID)
+			}
+		}
 	})
-	_, err := n.backend.Apply(ctx, state)
-	for _, s := range specs {
-		if !dataplane.Concerns(err, s.ID) {
-			t.Errorf("no error for %s, whose list was not written: %v", s.ID, err)
-		}
-	}
-	if got := writes.Load(); got != 2 {
-		t.Errorf("%d lists were tried, want 2", got)
-	}
-	n.fake.Before(nil)
-	close(release)
-	n.settles(state)
-	for _, s := range specs {
-		if !n.passes(s.ID, "10.0.3.3") {
-			t.Errorf("%s has no policy in the end", s.ID)
-		}
-	}
 }
 
 // joined adds an endpoint to a State, under the table of the others.
