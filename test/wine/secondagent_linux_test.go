@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -28,7 +27,7 @@ func TestSecondAgentOnTheSameHNS(t *testing.T) {
 	serve := append([]string{"--node-name", "win1", "--manifests", Path(manifests), "--http-address", "127.0.0.1:9471"}, own...)
 	const want = administrators + "isthmus-hns: another process has opened the pipe"
 	for _, args := range [][]string{serve, append([]string{"uninstall"}, own...)} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 		out, err := m.Output(m.Command(ctx, filepath.Join(m.bin, "isthmus-agent.exe"), args...))
 		cancel()
 		if err == nil || !strings.Contains(out, want) {

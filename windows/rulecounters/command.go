@@ -28,7 +28,7 @@ func Command(path string) Runner {
 		defer cancel()
 		var out bounded
 		c := exec.CommandContext(ctx, path, args...)
-		c.Stdout, c.WaitDelay = &out, time.Second
+		c.Stdout, c.WaitDelay = &out, 5*time.Second
 		err := c.Run()
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
