@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -86,9 +87,11 @@ func TestChurnUnderFaults(t *testing.T) {
 		}{{hns.Server2019, bridgeConfig(), false, false}, {hns.Server2022, bridgeConfig(), true, true}, {hns.Server2025, overlay, true, true}} {
 			t.Run(of.profile.String(), func(t *testing.T) {
 				t.Parallel()
-				c := newChurn(t, of.profile, of.config, of.reorder, of.replaceAll)
-				defer total.add(c, operations)
-				c.run(operations)
+				synctest.Test(t, func(t *testing.T) {
+					c := newChurn(t, of.profile, of.config, of.reorder, of.replaceAll)
+					defer total.add(c, operations)
+					c.run(operations)
+				})
 			})
 		}
 	})

@@ -196,6 +196,8 @@ func (c *churn) strikeRunning(way fault.Way, o *outcome) bool {
 		}
 	}
 	c.audit()
+	time.Sleep(time.Millisecond) // longer than ConnectWait: the next audit reports what stays unconnected
+	c.audit()
 	if said := strings.Join(c.backend.Faults(), "\n"); way.Name == "never connected" && !strings.Contains(said, c.target.Endpoint) {
 		o.last = "status says nothing: " + said
 		return true

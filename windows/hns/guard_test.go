@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -35,52 +36,58 @@ func guarded(t *testing.T, c hns.GuardConfig) (*hnstest.Fake, hns.Client, func()
 // TestGuardEndsHungCalls checks that a call that hangs fails at its deadline, and is not repeated
 // meanwhile. Too many such calls block further calls.
 func TestGuardEndsHungCalls(t *testing.T) {
-	f, g, calls := guarded(t, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 2, Backoff: time.Millisecond})
-	release := make(chan struct{})
-	f.Before(func(string, string) error { <-release; return nil })
-	for range 2 {
-		start := time.Now()
-		_, err := g.Networks(context.Background())
-		if !errors.Is(err, hns.ErrRetry) || hns.Code(err) != hns.CodeTimeout || time.Since(start) > 5*time.Second {
-			t.Fatalf("after %s: %v", time.Since(start), err)
+	synctest.Test(t, func(t *testing.T) {
+		f, g, calls := guarded(t, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 2, Backoff: time.Millisecond})
+		gate := make(chan struct{})
+		release := sync.OnceFunc(func() { close(gate) })
+		defer release()
+		f.Before(func(string, string) error { <-gate; return nil })
+		for range 2 {
+			start := time.Now()
+			_, err := g.Networks(context.Background())
+			if !errors.Is(err, hns.ErrRetry) || hns.Code(err) != hns.CodeTimeout || time.Since(start) > 5*time.Second {
+				t.Fatalf("after %s: %v", time.Since(start), err)
+			}
 		}
-	}
-	if n := len(calls()); n != 2 {
-		t.Errorf("%d attempts, want 2: a hung call is not repeated", n)
-	}
-	if _, err := g.Version(context.Background()); !errors.Is(err, hns.ErrRetry) || len(calls()) != 2 {
-		t.Errorf("with two calls hung: %v", err)
-	}
-	close(release)
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		if _, err := g.Version(context.Background()); err == nil {
-			break
-		} else if time.Since(start) > 5*time.Second {
-			t.Fatal("calls stay blocked: ", err)
+		if n := len(calls()); n != 2 {
+			t.Errorf("%d attempts, want 2: a hung call is not repeated", n)
 		}
-	}
+		if _, err := g.Version(context.Background()); !errors.Is(err, hns.ErrRetry) || len(calls()) != 2 {
+			t.Errorf("with two calls hung: %v", err)
+		}
+		release()
+		for start := time.Now(); ; time.Sleep(time.Millisecond) {
+			if _, err := g.Version(context.Background()); err == nil {
+				break
+			} else if time.Since(start) > 5*time.Second {
+				t.Fatal("calls stay blocked: ", err)
+			}
+		}
+	})
 }
 
 // TestGuardNamesTheUnfinished checks writes beside too many hung ones. A second write of the same object is busy, and a
 // write that was refused is not unfinished.
 func TestGuardNamesTheUnfinished(t *testing.T) {
-	f := hnstest.NewFake(hns.Server2022)
-	g := hns.Guard(f, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 1})
-	release := make(chan struct{})
-	defer close(release)
-	f.Before(func(string, string) error { <-release; return nil })
-	ctx := context.Background()
-	for _, c := range []struct {
-		endpoint string
-		code     uint32
-	}{{"a", hns.CodeTimeout}, {"a", hns.CodeBusy}, {"b", hns.CodeTimeout}} {
-		if _, err := g.ModifyEndpoint(ctx, c.endpoint, hns.Update); hns.Code(err) != c.code {
-			t.Errorf("write of %s: %v, want code %#x", c.endpoint, err, c.code)
+	synctest.Test(t, func(t *testing.T) {
+		f := hnstest.NewFake(hns.Server2022)
+		g := hns.Guard(f, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 1})
+		release := make(chan struct{})
+		defer close(release)
+		f.Before(func(string, string) error { <-release; return nil })
+		ctx := context.Background()
+		for _, c := range []struct {
+			endpoint string
+			code     uint32
+		}{{"a", hns.CodeTimeout}, {"a", hns.CodeBusy}, {"b", hns.CodeTimeout}} {
+			if _, err := g.ModifyEndpoint(ctx, c.endpoint, hns.Update); hns.Code(err) != c.code {
+				t.Errorf("write of %s: %v, want code %#x", c.endpoint, err, c.code)
+			}
 		}
-	}
-	if all := g.Unfinished(); !all[hns.EndpointObject("a")] || all[hns.EndpointObject("b")] {
-		t.Errorf("unfinished: %v", all)
-	}
+		if all := g.Unfinished(); !all[hns.EndpointObject("a")] || all[hns.EndpointObject("b")] {
+			t.Errorf("unfinished: %v", all)
+		}
+	})
 }
 
 // perObject are the calls that are refused while an earlier one of the same object hangs.
@@ -101,38 +108,42 @@ var perObject = map[string]func(g *hns.Guarded, id string) error{
 func TestGuardRefusesRepeats(t *testing.T) {
 	for op, repeated := range perObject {
 		t.Run(op, func(t *testing.T) {
-			f := hnstest.NewFake(hns.Server2022)
-			g := hns.Guard(f, hns.GuardConfig{Deadline: 100 * time.Millisecond, MaxHung: 2})
-			release := make(chan struct{})
-			var made atomic.Int64
-			whole := op == "EndpointStates" || op == "LoadBalancers"
-			f.Before(func(called, id string) error {
-				if called == op && (id != "other" || whole) {
-					made.Add(1)
-					<-release
+			synctest.Test(t, func(t *testing.T) {
+				f := hnstest.NewFake(hns.Server2022)
+				g := hns.Guard(f, hns.GuardConfig{Deadline: 100 * time.Millisecond, MaxHung: 2})
+				gate := make(chan struct{})
+				release := sync.OnceFunc(func() { close(gate) })
+				defer release()
+				var made atomic.Int64
+				whole := op == "EndpointStates" || op == "LoadBalancers"
+				f.Before(func(called, id string) error {
+					if called == op && (id != "other" || whole) {
+						made.Add(1)
+						<-gate
+					}
+					return nil
+				})
+				if err := repeated(g, "one"); hns.Code(err) != hns.CodeTimeout {
+					t.Fatalf("first: %v", err)
 				}
-				return nil
+				for range 20 {
+					if err := repeated(g, "ONE"); hns.Code(err) != hns.CodeBusy || !errors.Is(err, hns.ErrRetry) {
+						t.Fatalf("repeated: %v", err)
+					}
+				}
+				if err := repeated(g, "other"); !whole && errors.Is(err, hns.ErrRetry) {
+					t.Errorf("about another object: %v", err)
+				}
+				if _, err := g.Version(context.Background()); err != nil || made.Load() != 1 || len(g.Unfinished()) > 0 {
+					t.Errorf("%d calls, another method: %v, unfinished %v", made.Load(), err, g.Unfinished())
+				}
+				release()
+				for start := time.Now(); errors.Is(repeated(g, "one"), hns.ErrRetry); time.Sleep(time.Millisecond) {
+					if time.Since(start) > 5*time.Second {
+						t.Fatal("it stays refused")
+					}
+				}
 			})
-			if err := repeated(g, "one"); hns.Code(err) != hns.CodeTimeout {
-				t.Fatalf("first: %v", err)
-			}
-			for range 20 {
-				if err := repeated(g, "ONE"); hns.Code(err) != hns.CodeBusy || !errors.Is(err, hns.ErrRetry) {
-					t.Fatalf("repeated: %v", err)
-				}
-			}
-			if err := repeated(g, "other"); !whole && errors.Is(err, hns.ErrRetry) {
-				t.Errorf("about another object: %v", err)
-			}
-			if _, err := g.Version(context.Background()); err != nil || made.Load() != 1 || len(g.Unfinished()) > 0 {
-				t.Errorf("%d calls, another method: %v, unfinished %v", made.Load(), err, g.Unfinished())
-			}
-			close(release)
-			for start := time.Now(); errors.Is(repeated(g, "one"), hns.ErrRetry); time.Sleep(time.Millisecond) {
-				if time.Since(start) > 5*time.Second {
-					t.Fatal("it stays refused")
-				}
-			}
 		})
 	}
 }
@@ -209,15 +220,17 @@ func TestGuardRepeats(t *testing.T) {
 
 // TestGuardObeysItsCaller checks that a caller whose context ends gets the error immediately.
 func TestGuardObeysItsCaller(t *testing.T) {
-	f, g, _ := guarded(t, hns.GuardConfig{Deadline: time.Minute})
-	release := make(chan struct{})
-	defer close(release)
-	f.Before(func(string, string) error { <-release; return nil })
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := g.Networks(ctx); !errors.Is(err, context.DeadlineExceeded) || hns.Code(err) != 0 {
-		t.Errorf("error %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f, g, _ := guarded(t, hns.GuardConfig{Deadline: time.Minute})
+		release := make(chan struct{})
+		defer close(release)
+		f.Before(func(string, string) error { <-release; return nil })
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		if _, err := g.Networks(ctx); !errors.Is(err, context.DeadlineExceeded) || hns.Code(err) != 0 {
+			t.Errorf("error %v", err)
+		}
+	})
 }
 
 // TestGuardConfig checks the values.
