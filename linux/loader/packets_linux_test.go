@@ -424,3 +424,31 @@ func TestFlowIsForgotten(t *testing.T) {
 	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(4, 3), payload), false, bpfobj.CountIngressDeny)
 	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(2, 1), payload), true, nothing) // answered, so the timeout is longer
 }
+
+// A flow between two pods of the node notes their slots, and leaves the fast path when one of them is gone. The address of that pod
+// is then not believed at a device whose index is the number of its slot.
+func TestSlotIsNoDevice(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
+		b.under(tableOpen)
+		gone := bpfobj.PodEndpoint{Ip4: peer4.As4(), Ip6: peer6.As16(), Mac: [6]byte{2, 9}, Slot: loader.SandboxUplink}
+		slot := policymap.SlotWrite{Index: gone.Slot, Slot: bpfobj.PodSlot{Table: tableOpen, Epoch: 1}}
+		ranges := map[netip.Prefix]loader.Owner{netip.PrefixFrom(peer4, 24).Masked(): loader.PodsOwn, netip.PrefixFrom(peer6, 64).Masked(): loader.PodsOwn}
+		classes := &policymap.Writes{Peers: []policymap.PeerWrite{{Addr: peer4, Class: 7, Pod: true}, {Addr: peer6, Class: 7, Pod: true}}}
+		if err := errors.Join(b.path.PutEndpoint(loader.SandboxInterface, b.pod), b.path.PutEndpoint(7, gone), b.path.WriteSlot(slot),
+			b.path.SetOwners(ranges), b.path.Execute(classes)); err != nil {
+			t.Fatal(err)
+		}
+		datagram := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(1000, 80), payload)
+		for _, direct := range []bool{true, false} {
+			o, err := replayer(t, b).Run(loader.AtFromPod, loader.Replayed{Ifindex: loader.SandboxInterface, Frame: datagram})
+			if err != nil || !o.Passed || o.Redirected != direct {
+				t.Fatalf("between pods: %+v, %v; on the fast path: want %t", o, err, direct)
+			}
+			if err := errors.Join(b.path.DropEndpoint(7), b.path.WriteSlot(policymap.SlotWrite{Index: gone.Slot})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.expect(in, frame(in, ip(v6, in, layers.IPProtocolUDP), udp(80, 1000), payload), false, bpfobj.DropSpoofed)
+	})
+}
