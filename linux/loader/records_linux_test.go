@@ -29,7 +29,7 @@ func TestRecordIsWrittenAgain(t *testing.T) {
 		denied, self := datagram(out, 1000, 81), toItself(v6)
 		go r.write()
 		for i := range 300 {
-			r.round(waits, again)
+			r.round(waits, again, 200)
 			o, err := r.reader.Run(loader.AtToPod, loader.Replayed{Ifindex: loader.SandboxInterface, Ingress: loader.SandboxUplink, Frame: answer})
 			if err != nil {
 				t.Fatal(err)
@@ -37,7 +37,7 @@ func TestRecordIsWrittenAgain(t *testing.T) {
 			if o.Passed {
 				t.Fatalf("round %d: the destination of a denied packet may send to the pod", i)
 			}
-			if r.round(denied, self) > 0 {
+			if r.round(denied, self, 1) > 0 {
 				t.Fatalf("round %d: a denied packet passes", i)
 			}
 		}
@@ -115,9 +115,9 @@ func (r *rewriting) write() {
 	}
 }
 
-// round stores a record of the packet that waits, and lets it reach FORWARD all the time until the writer has given
-// its record to another packet. Returns how often the packet passes.
-func (r *rewriting) round(waits, again []byte) (passed int) {
+// round stores a record of the packet that waits, and lets it reach FORWARD until the writer has given its record to another packet,
+// as many times without a pause as times says. Returns how often it passed at the last of these times.
+func (r *rewriting) round(waits, again []byte, times uint32) (passed int) {
 	r.b.t.Helper()
 	o, err := r.reader.Run(loader.AtFromPod, loader.Replayed{Ifindex: loader.SandboxInterface, Frame: waits})
 	if err == nil {
@@ -128,7 +128,7 @@ func (r *rewriting) round(waits, again []byte) (passed int) {
 	for done := false; !done && err == nil; {
 		done = r.end.Load() == n
 		var at loader.Outcome
-		at, err = r.reader.Run(loader.AtForward, loader.Replayed{Ifindex: loader.SandboxInterface, Ingress: loader.SandboxInterface, Mark: o.Mark, Frame: waits})
+		at, err = r.reader.Run(loader.AtForward, loader.Replayed{Ifindex: loader.SandboxInterface, Ingress: loader.SandboxInterface, Mark: o.Mark, Frame: waits, Times: times})
 		if at.Passed {
 			passed++
 		}

@@ -33,12 +33,13 @@ const (
 // Replayed is a frame at a hook. Ifindex is the interface of the program. Ingress is the
 // interface that the frame arrived by, 0 if the host created it. Hooked selects the netfilter
 // program instead of the filters in the host stack: a test run of a filter gets neither Ingress
-// nor Mark.
+// nor Mark. In the host stack, the program runs Times times, at least once; the Outcome is of the last time.
 type Replayed struct {
 	Ifindex, Ingress int
 	Mark             uint32
 	Frame            []byte
 	Hooked           bool
+	Times            uint32
 }
 
 // Outcome is the result of a program for a frame.
@@ -117,7 +118,7 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 		binary.NativeEndian.PutUint32(r.context[skbMark:], in.Mark)
 		binary.NativeEndian.PutUint32(r.context[skbIngress:], uint32(in.Ingress))
 		binary.NativeEndian.PutUint32(r.context[skbIfindex:], uint32(in.Ifindex))
-		run := testrun.Run{Data: in.Frame, Context: r.context[:]}
+		run := testrun.Run{Data: in.Frame, Context: r.context[:], Times: in.Times}
 		if err := run.Of(r.programs[h]); err != nil {
 			return out, fmt.Errorf("run filter of hook %d: %w", h, err)
 		}
@@ -132,7 +133,7 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 	if binary.BigEndian.Uint16(in.Frame[ethernet-2:]) == ipv6 {
 		r.state[1] = unix.NFPROTO_IPV6
 	}
-	run := testrun.Run{Data: in.Frame, Context: r.state[:]}
+	run := testrun.Run{Data: in.Frame, Context: r.state[:], Times: in.Times}
 	if h == AtLocalOut {
 		run.Data = in.Frame[ethernet:]
 	}

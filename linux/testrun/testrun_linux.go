@@ -18,6 +18,7 @@ type Run struct {
 	Context []byte
 	After   []byte // the context after the program
 	Code    uint32 // the result of the program
+	Times   uint32 // how often it runs; 0 is once. Code, Out and After are of the last time
 }
 
 // attributes is the part of union bpf_attr for BPF_PROG_TEST_RUN (linux/bpf.h).
@@ -29,7 +30,7 @@ type attributes struct {
 	flags, cpu, batch, _                     uint32
 }
 
-// Of runs a program once.
+// Of runs a program.
 func (t *Run) Of(p *ebpf.Program) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -41,13 +42,16 @@ func (t *Run) Of(p *ebpf.Program) error {
 		return uint64(uintptr(unsafe.Pointer(&b[0])))
 	}
 	attr := attributes{
-		program: uint32(p.FD()), repeat: 1,
+		program: uint32(p.FD()), repeat: max(t.Times, 1),
 		dataSize: uint32(len(t.Data)), outSize: uint32(len(t.Out)), data: at(t.Data), out: at(t.Out),
 		contextSize: uint32(len(t.Context)), afterSize: uint32(len(t.After)), context: at(t.Context), after: at(t.After),
 	}
 	const command = 10 // BPF_PROG_TEST_RUN
-	// The call does not block.
-	if _, _, errno := unix.RawSyscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)); errno != 0 {
+	errno := unix.EINTR // a signal ends the call before the program has run so many times
+	for errno == unix.EINTR {
+		_, _, errno = unix.RawSyscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)) // it does not block
+	}
+	if errno != 0 {
 		return errno
 	}
 	t.Code = attr.code
