@@ -28,7 +28,12 @@ func (b *Backend) Interfaces(context.Context) ([]dataplane.Interface, error) {
 		i := dataplane.Interface{Handle: b.ends.Handle(s.HostEnd), Name: s.Name, IfName: s.IfName, Addresses: s.Addresses,
 			Owner: b.ends.Owner(s.HostEnd), Problem: s.Problem}
 		if index, ok := b.ends.closed[s.Name]; ok && index == s.Index && i.Owner == "" {
-			i.Closed, i.ClosedFor = true, b.ends.Held(i.Handle)
+			if i.Closed, err = b.drops(s.Name, index); err != nil {
+				return nil, err
+			}
+			if i.Closed {
+				i.ClosedFor = b.ends.Held(i.Handle)
+			}
 		}
 		all, handles = append(all, i), append(handles, i.Handle)
 	}

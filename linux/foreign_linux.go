@@ -313,9 +313,9 @@ func (b *Backend) programForeign(name string, index int) error {
 // name or the index of this one: those stay.
 func (b *Backend) closeForeign(id model.EndpointID) error {
 	end, known := b.ends.Get(id)
-	index, name := b.later(id, end)
+	later := b.later(id, end)
 	b.step("close interface")
-	if known && !index {
+	if known && !later {
 		if err := b.path.DropEndpoint(end.Index); err != nil {
 			return err
 		}
@@ -344,9 +344,7 @@ func (b *Backend) closeForeign(id model.EndpointID) error {
 	if !known {
 		return nil
 	}
-	if !name {
-		b.ends.closed[end.Name] = end.Index
-	}
+	b.ends.closed[end.Name] = end.Index
 	b.step("forget interface")
 	if err := b.ends.Remove(id); err != nil {
 		return err
@@ -354,14 +352,14 @@ func (b *Backend) closeForeign(id model.EndpointID) error {
 	return b.sweepClosed()
 }
 
-// later reports whether another endpoint has an interface with the index of an end, and with its name. Plugins give
-// each interface of a pod the same name, and one that they move from the namespace of a pod keeps a free index.
-func (b *Backend) later(id model.EndpointID, end foreign.HostEnd) (index, name bool) {
+// later reports whether the interface of another endpoint has the index of an end (see drops).
+func (b *Backend) later(id model.EndpointID, end foreign.HostEnd) bool {
 	for other, o := range b.ends.All() {
-		index = index || other != id && o.Index == end.Index
-		name = name || other != id && o.Name == end.Name
+		if other != id && o.Index == end.Index {
+			return true
+		}
 	}
-	return index, name
+	return false
 }
 
 var _ dataplane.Follower = (*Backend)(nil)

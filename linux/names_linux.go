@@ -60,16 +60,33 @@ func (b *Backend) followNames() error {
 	return nil
 }
 
+// drops reports whether the programs are on an interface that was closed. It may be gone, and another one may have its name or its
+// index, or both: plugins give the interfaces of a pod one name, and one that they move from the namespace of a pod keeps a free index.
+func (b *Backend) drops(name string, index int) (bool, error) {
+	if b.path.Older() != "" {
+		return true, nil // until the end of an upgrade the programs may be older ones
+	}
+	on, err := b.path.Linked(name, index)
+	if err == nil && !on && !b.tcx {
+		on, err = link.HasClassifiers(index)
+	}
+	return on, err
+}
+
 // sweepClosed removes the pins of closed interfaces that are gone. Without its pins, an interface that was only
 // renamed would be open.
 func (b *Backend) sweepClosed() error {
 	renamed := false
 	for name, index := range b.ends.closed {
 		now, err := link.NameOf(index)
+		drops := false
+		if err == nil && now != "" {
+			drops, err = b.drops(name, index)
+		}
 		if err != nil {
 			return err
 		}
-		if now != "" {
+		if drops {
 			renamed = renamed || now != name && loader.Pinnable(now)
 			continue
 		}

@@ -81,3 +81,46 @@ func TestLateDelete(t *testing.T) {
 		l.sound()
 	})
 }
+
+// DEL closes the interface of a pod until its CNI plugin removes it. The interface of the next pod may get its name and its index. That
+// one is open: it is not taken for the closed one, neither at once nor by the next agent, and can be closed.
+func TestClosedInterfaceIsReplaced(t *testing.T) {
+	t.Parallel()
+	onForeign(t, func(t *testing.T, l *lab) {
+		for n, next := range map[byte]string{11: "a", 12: "c"} {
+			name, id := map[byte]string{11: "a", 12: "b"}[n], model.MakeEndpointID(map[byte]string{11: "a", 12: "b"}[n], "eth0")
+			l.pod(name, n)
+			l.apply()
+			l.must(l.node.Do(func() (err error) {
+				if l.index, err = link.Index("veth-" + name); err != nil {
+					return err
+				}
+				return l.backend.DeleteEndpoint(context.Background(), id)
+			}))
+			delete(l.local, id)
+			l.wantClosed("after DEL", n, true)
+			l.must(l.node.Do(func() error { return netns.Remove("veth-" + name) }))
+			l.pods[next] = l.namespace(name + "-later")
+			l.must(l.node.Do(func() error { return l.plugin(l, next, n) }))
+			l.index = 0
+			l.wantClosed("the next one", n, false)
+			l.must(l.node.Do(func() error { return l.backend.Follow(context.Background()) }))
+			l.wantClosed("the next one, later", n, false)
+			l.must(l.backend.Close())
+			l.start()
+			l.wantClosed("the next one, after a restart", n, false)
+			l.must(l.node.Do(func() error { return l.backend.CloseInterface(context.Background(), l.having(n)[0].Handle, "claim") }))
+			l.wantClosed("once it is closed", n, true)
+			l.echo(l.pods[next], 90)
+			l.denied(l.outside, "tcp", podIPs(n)[0].String(), 90)
+		}
+	})
+}
+
+// wantClosed compares whether the interface of pod n is closed.
+func (l *lab) wantClosed(when string, n byte, want bool) {
+	l.t.Helper()
+	if found := l.having(n); len(found) != 1 || found[0].Closed != want {
+		l.t.Errorf("%s: interfaces %+v, want one, closed: %t", when, found, want)
+	}
+}

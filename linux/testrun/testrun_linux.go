@@ -46,7 +46,7 @@ func (t *Run) Of(p *ebpf.Program) error {
 		dataSize: uint32(len(t.Data)), outSize: uint32(len(t.Out)), data: at(t.Data), out: at(t.Out),
 		contextSize: uint32(len(t.Context)), afterSize: uint32(len(t.After)), context: at(t.Context), after: at(t.After),
 	}
-	const command = 10 // BPF_PROG_TEST_RUN
+	const command = 10  // BPF_PROG_TEST_RUN
 	errno := unix.EINTR // a signal ends the call before the program has run so many times
 	for errno == unix.EINTR {
 		_, _, errno = unix.RawSyscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)) // it does not block
