@@ -60,8 +60,8 @@ func (b *Backend) followNames() error {
 	return nil
 }
 
-// drops reports whether the programs are on an interface that was closed. It may be gone, and another one may have its name or its
-// index, or both: plugins give the interfaces of a pod one name, and one that they move from the namespace of a pod keeps a free index.
+// drops reports whether the programs are on an interface that was closed. Another one may have got its name or its index: plugins give
+// the interfaces of a pod one name. One that they move from the namespace of a pod keeps a free index.
 func (b *Backend) drops(name string, index int) (bool, error) {
 	if b.path.Older() != "" {
 		return true, nil // until the end of an upgrade the programs may be older ones
