@@ -161,8 +161,6 @@ func (c *churn) run(operations int) {
 	c.report()
 }
 
-const churnDeadline = 100 * time.Millisecond
-
 var churnShape = world.Shape{Pods: 12, Policies: 5, Tiers: true}
 
 func newChurn(t *testing.T, v hns.Version, config windows.Config, reorder, replaceAll bool) *churn {

@@ -21,6 +21,8 @@ type outcome struct {
 	last                  string
 }
 
+const churnDeadline = 100 * time.Millisecond
+
 // mostSpoilt is how many attempts in succession may be spoilt.
 const mostSpoilt = 20
 
