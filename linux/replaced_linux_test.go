@@ -87,8 +87,8 @@ func TestLateDelete(t *testing.T) {
 func TestClosedInterfaceIsReplaced(t *testing.T) {
 	t.Parallel()
 	onForeign(t, func(t *testing.T, l *lab) {
-		for n, next := range map[byte]string{11: "a", 12: "c"} {
-			name, id := map[byte]string{11: "a", 12: "b"}[n], model.MakeEndpointID(map[byte]string{11: "a", 12: "b"}[n], "eth0")
+		for i, pod := range []struct{ name, next string }{{"a", "a"}, {"b", "c"}} {
+			n, name, next, id := byte(11+i), pod.name, pod.next, model.MakeEndpointID(pod.name, "eth0")
 			l.pod(name, n)
 			l.apply()
 			l.must(l.node.Do(func() (err error) {
