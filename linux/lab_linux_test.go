@@ -26,6 +26,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
@@ -179,6 +180,8 @@ func (l *lab) config() linux.Config {
 	cfg.XDP = l.xdp
 	cfg.EgressByRule, cfg.Step = l.byRule, l.step
 	cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
+	// The smallest tables of flows: those of a node depend on its memory, and each start and upgrade reads them.
+	cfg.MapEntries = loader.Sizes{"conns4": 8192, "conns6": 8192}
 	if l.change != nil {
 		l.change(&cfg)
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
@@ -58,8 +59,8 @@ type Flow struct {
 //go:embed *.txtar default.yaml
 var files embed.FS
 
-// Embedded returns the cases as of the build of the program.
-func Embedded() ([]Case, error) { return load(files) }
+// Embedded returns the cases as of the build of the program. It reads them once. Callers do not change them.
+var Embedded = sync.OnceValues(func() ([]Case, error) { return load(files) })
 
 // Load reads every case of a directory, in order of their names.
 func Load(dir string) ([]Case, error) { return load(os.DirFS(dir)) }

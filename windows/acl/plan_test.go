@@ -71,13 +71,21 @@ func newFates(id model.EndpointID, old, new *model.State, addrs []netip.Addr, po
 	}
 	for _, d := range model.Directions {
 		for _, a := range f.remotes {
-			for _, at := range ports {
-				f.was[d] = append(f.was[d], old.Policy.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
-				f.is[d] = append(f.is[d], new.Policy.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
-			}
+			f.was[d] = appendVerdicts(f.was[d], &old.Policy, id, d, a, ports)
+			f.is[d] = appendVerdicts(f.is[d], &new.Policy, id, d, a, ports)
 		}
 	}
 	return f
+}
+
+// appendVerdicts appends what Decide says of each port, but finds the class of the remote address only once. The
+// address is none of the endpoint.
+func appendVerdicts(to []bool, s *model.PolicyState, id model.EndpointID, d model.Direction, remote netip.Addr, ports []world.Port) []bool {
+	table, class := s.Tables[s.Endpoints[id].Table], s.Class(remote)
+	for _, at := range ports {
+		to = append(to, table != nil && table.Sides[d].Row(class).Cell(s.PortClass(at.Protocol, at.Port)).Verdict == model.Allow)
+	}
+	return to
 }
 
 // check compares the verdicts of the rules with those before and after. With last, only the
