@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -46,30 +47,44 @@ func (p *planner) disputed(peer model.Route) string {
 // endpoints finds the owner of each tunnel address, as macs does for MACs. An address of a Node object or of this node's uplinks
 // belongs to that node, and packets from it are compared with that node's sources.
 func (p *planner) endpoints() {
-	p.addresses, p.published = make(map[netip.Addr]string), make(map[netip.Addr][]string)
+	p.listed, p.published = make(map[netip.Addr][]string), make(map[netip.Addr][]string)
+	list := func(node string, a netip.Addr) {
+		if !slices.Contains(p.listed[a], node) {
+			p.listed[a] = append(p.listed[a], node)
+		}
+	}
+	for _, u := range p.self.Underlay {
+		list(p.self.Name, u.Addr())
+	}
+	for _, a := range p.self.Addresses {
+		list(p.self.Name, a)
+	}
 	for _, peer := range p.peers {
 		for _, a := range peer.Addresses {
-			p.addresses[a] = peer.Node
+			list(peer.Node, a)
 		}
 		if peer.Tunnel.IsValid() {
 			p.published[peer.Tunnel] = append(p.published[peer.Tunnel], peer.Node)
 		}
 	}
-	for _, u := range p.self.Underlay {
-		p.addresses[u.Addr()] = p.self.Name
-	}
-	for _, a := range p.self.Addresses {
-		p.addresses[a] = p.self.Name
+	for a, nodes := range p.listed {
+		if p.shared(a) {
+			p.problem("nodes %s have the same address %s, so it and pods of these nodes may be unreachable: delete the Node that no longer exists, or correct status.addresses; if all are right, the credentials of a node may be stolen",
+				strings.Join(nodes, ", "), a)
+		}
 	}
 }
+
+// shared reports whether several nodes have an address. Whose packets come from it, or go there, is unknown.
+func (p *planner) shared(a netip.Addr) bool { return len(p.listed[a]) > 1 }
 
 // claimed returns which other node has the tunnel address that a node publishes, or "".
 func (p *planner) claimed(peer model.Route) string {
 	if slices.Contains(peer.Addresses, peer.Tunnel) {
 		return ""
 	}
-	if owner := p.addresses[peer.Tunnel]; owner != "" {
-		return fmt.Sprintf("it belongs to node %s", owner)
+	if owners := p.listed[peer.Tunnel]; len(owners) > 0 {
+		return fmt.Sprintf("it belongs to node %s", owners[0])
 	}
 	for _, other := range p.published[peer.Tunnel] {
 		if other != peer.Node {

@@ -106,6 +106,7 @@ func Make(c Config, self Self, peers []model.Route) *Plan {
 		for _, peer := range p.peers {
 			p.reach(peer, usable[peer.Node])
 		}
+		p.join()
 		p.plan.Own = usable[self.Name]
 		slices.SortFunc(p.plan.Own, model.ComparePrefixes)
 	}
@@ -131,9 +132,8 @@ type planner struct {
 	// owners maps the MACs derived from names to nodes, announced those from annotations.
 	owners    map[model.MAC]string
 	announced map[model.MAC][]model.Route
-	// addresses maps the addresses of nodes to them, published those from annotations.
-	addresses map[netip.Addr]string
-	published map[netip.Addr][]string
+	// listed maps the addresses of nodes to those that have them, published those from annotations.
+	listed, published map[netip.Addr][]string
 }
 
 func (p *planner) problem(format string, args ...any) {
@@ -227,6 +227,11 @@ func (p *planner) reach(peer model.Route, ranges []netip.Prefix) {
 			if !p.tunnel(&h, peer) {
 				continue
 			}
+		}
+		if slices.Contains(p.listed[h.Underlay], p.self.Name) {
+			continue // packets would come back; reported as a shared address
+		}
+		if h.Via == VXLAN {
 			tunneled = append(tunneled, cidr)
 		}
 		p.plan.Hops = append(p.plan.Hops, h)
@@ -244,7 +249,7 @@ func (p *planner) sender(peer model.Route, ranges []netip.Prefix) {
 		if a.Is6() == p.outer6 {
 			s.Underlay = append(s.Underlay, a)
 		}
-		if !hostOutside(peer) {
+		if !hostOutside(peer) && !p.shared(a) {
 			s.Sources = append(s.Sources, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
@@ -254,6 +259,27 @@ func (p *planner) sender(peer model.Route, ranges []netip.Prefix) {
 	slices.SortFunc(s.Underlay, netip.Addr.Compare)
 	slices.SortFunc(s.Sources, model.ComparePrefixes)
 	p.plan.Senders = append(p.plan.Senders, s)
+}
+
+// join makes one sender of those that share an address, because packets from there may be those of each. The sender has no other
+// address: from there, one of these nodes could send as the others.
+func (p *planner) join() {
+	var all []Sender
+	joined := make(map[netip.Addr]int)
+	for _, s := range p.plan.Senders {
+		if i := slices.IndexFunc(s.Underlay, p.shared); i >= 0 {
+			a := s.Underlay[i]
+			if first, ok := joined[a]; ok {
+				all[first].Node += "," + s.Node
+				all[first].Sources = append(all[first].Sources, s.Sources...)
+				slices.SortFunc(all[first].Sources, model.ComparePrefixes)
+				continue
+			}
+			joined[a], s.Underlay = len(all), []netip.Addr{a}
+		}
+		all = append(all, s)
+	}
+	p.plan.Senders = all
 }
 
 // strictest returns the mode of a pair of nodes whose modes are compatible.
@@ -321,7 +347,7 @@ func (p *planner) returns(peer model.Route) {
 	}
 	for _, v6 := range []bool{false, true} {
 		a, ok := addressOf(peer, v6)
-		if !ok {
+		if !ok || p.shared(a) {
 			continue
 		}
 		h := Hop{Prefix: netip.PrefixFrom(a, a.BitLen()), Node: peer.Node, OS: peer.OS}
