@@ -65,10 +65,11 @@ func wholeSuites() []suite {
 		}},
 		{name: "test", summary: true, reports: []report{windowsReport, attackReport, habitsReport}, steps: []step{
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
-			// they compute, so more of them run than there are processors. make test has run go vet before.
+			// they compute, so more of them, and of their tests, run than there are processors. make test
+			// has run go vet before.
 			{packages: []string{"./linux", "./test/wine", "./test/cluster", "./cmd/isthmus-agent", "./test/conformance", "./test/operator", "./linux/loader",
 				"./test/mixed", "./windows/acl", "./windows", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
-				flags: []string{"-count=1", "-vet=off", "-timeout=30m", "-p=4"}, env: whole},
+				flags: []string{"-count=1", "-vet=off", "-timeout=30m", "-p=4", "-parallel=4"}, env: whole},
 			underWine(),
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m"}},
 		}},
