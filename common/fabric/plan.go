@@ -64,6 +64,7 @@ func (h Hop) Gateway() netip.Addr { return h.Prefix.Addr() }
 
 // Sender is a node that sends by tunnel. Packets of other senders must not arrive by tunnel.
 type Sender struct {
+	// Node has the names of several nodes, with commas, if these have the same address.
 	Node string
 	// Underlay are the source addresses of its tunneled packets.
 	Underlay []netip.Addr
