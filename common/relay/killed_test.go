@@ -316,7 +316,8 @@ const attempts = 3
 // path, the other because bursts are too fast for a reader. Every flow arrives once or is reported as lost, and the
 // node that is gone is named. Flows are in order, and 99 % of them arrive within the limit. A flow takes some hand-overs
 // between threads, each of which may be as late as a goroutine that only sleeps. If that alone uses up the time that the
-// relay waits for other nodes, another attempt measures order and lag; the last one decides in any case.
+// relay waits for other nodes, or a hundredth of the flows take as long beyond it, another attempt measures order and lag. The last
+// one decides in any case.
 func TestKilledNode(t *testing.T) {
 	const limit, handOvers = 1500 * time.Millisecond, 6
 	for attempt := 1; ; attempt++ {
@@ -326,7 +327,7 @@ func TestKilledNode(t *testing.T) {
 		flows, missed, reported := e.account(t)
 		slices.Sort(e.lags)
 		p99 := e.lags[len(e.lags)*99/100]
-		failed, busy := p99 >= limit || e.disorder > 0, slack > hold
+		failed, busy := p99 >= limit || e.disorder > 0, slack > hold || p99 > 2*hold
 		if failed && busy && attempt < attempts {
 			t.Logf("attempt %d: %d flows are out of order, lag p99 is %s: the machine is too busy, with %d hand-overs up to %s late", attempt, e.disorder, p99, handOvers, slack)
 			continue
