@@ -3,13 +3,16 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 )
 
 func main() {
@@ -48,17 +51,48 @@ func run(args []string) error {
 		}
 		s.steps = found
 	}
-	var failed []error
-	for _, step := range s.steps {
-		if err := step.run(*events); err != nil {
-			failed = append(failed, err)
+	return s.run(os.Stdout, *events)
+}
+
+// run runs all steps and writes their output to the writer, as events on request.
+func (s suite) run(out io.Writer, events bool) error {
+	failed := make([]error, len(s.steps))
+	if !s.beside {
+		for i, step := range s.steps {
+			failed[i] = step.run(out, events)
 		}
+		return errors.Join(failed...)
 	}
+	var writing sync.Mutex
+	var running sync.WaitGroup
+	for i, step := range s.steps {
+		running.Go(func() { failed[i] = step.run(&lines{to: out, writing: &writing}, events) })
+	}
+	running.Wait()
 	return errors.Join(failed...)
 }
 
-// run runs the step. Its output goes to standard output, as events on request.
-func (s step) run(events bool) error {
+// lines passes on whole lines, so that steps can share an output.
+type lines struct {
+	to      io.Writer
+	writing *sync.Mutex // held while a writer of the same output writes
+	rest    []byte      // begins a line
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	end := bytes.LastIndexByte(l.rest, '\n') + 1
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if _, err := l.to.Write(l.rest[:end]); err != nil {
+		return 0, err
+	}
+	l.rest = l.rest[end:]
+	return len(b), nil
+}
+
+// run runs the step. Its output goes to the writer, as events on request.
+func (s step) run(out io.Writer, events bool) error {
 	packages, err := s.list()
 	if err != nil {
 		return err
@@ -71,10 +105,10 @@ func (s step) run(events bool) error {
 	}
 	args = append(append(args, packages...), s.flags...)
 	if !events {
-		fmt.Println(strings.Join(append([]string{"go"}, args...), " "))
+		fmt.Fprintln(out, strings.Join(append([]string{"go"}, args...), " "))
 	}
 	cmd := s.command(args...)
-	cmd.Stdin, cmd.Stdout = os.Stdin, os.Stdout
+	cmd.Stdin, cmd.Stdout = os.Stdin, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("go %s %s: %w", args[0], strings.Join(s.packages, " "), err)
 	}

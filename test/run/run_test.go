@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -74,6 +75,35 @@ func TestExcept(t *testing.T) {
 	}
 	if got, err := (step{packages: []string{"./test/run"}, except: []string{"test/runs"}}).list(); err == nil {
 		t.Errorf("a package that does not exist is excluded from %v without an error", got)
+	}
+}
+
+// TestBeside runs steps beside each other: each of their lines arrives whole, and the suite fails if one of them does.
+func TestBeside(t *testing.T) {
+	var out bytes.Buffer
+	s := suite{beside: true, steps: []step{
+		{packages: []string{"./test/smoke"}, flags: []string{"-list=."}},
+		{packages: []string{"./test/no-such-package"}},
+		{packages: []string{"./test/kubernetes"}, flags: []string{"-list=."}},
+	}}
+	if err := s.run(&out, true); err == nil || !strings.Contains(err.Error(), "no-such-package") || strings.Contains(err.Error(), "smoke") {
+		t.Errorf("error %v, want one about no-such-package", err)
+	}
+	if got, err := count(&out); err != nil || got.packages != 3 || got.broken != 1 {
+		t.Errorf("counted %+v, %v, want three packages, one broken", got, err)
+	}
+	whole := &lines{to: &out, writing: new(sync.Mutex)}
+	for _, part := range []string{"a", "b\nc\nd", "", "e\n"} {
+		before := out.Len()
+		if n, err := whole.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatalf("wrote %d bytes of %q: %v", n, part, err)
+		}
+		if b := out.Bytes()[before:]; len(b) > 0 && b[len(b)-1] != '\n' {
+			t.Errorf("%q is no whole line", b)
+		}
+	}
+	if got, want := out.String(), "ab\nc\nde\n"; got != want {
+		t.Errorf("lines %q, want %q", got, want)
 	}
 }
 

@@ -13,13 +13,14 @@ import (
 type suite struct {
 	name    string
 	steps   []step   // run one after the other, also after one failed
+	beside  bool     // the steps run beside each other instead
 	fuzz    bool     // runs each fuzz test of the tree as a step of its own
 	summary bool     // runs under gotestsum
 	reports []report // printed before the totals of the summary
 }
 
 // step is one call of go test. Its packages run beside each other, as many as there
-// are processors. The flag -p changes that number; another step runs alone.
+// are processors. The flag -p changes that number.
 type step struct {
 	dir      string   // of a module of its own, from the top of the repository
 	vet      bool     // go vet instead of go test
@@ -63,7 +64,7 @@ func wholeSuites() []suite {
 			// Its tests run the plugin, which they build: results in the cache may be those of another plugin.
 			{packages: []string{"./cni"}, flags: []string{"-count=1", "-short"}},
 		}},
-		{name: "test", summary: true, reports: []report{windowsReport, attackReport, habitsReport}, steps: []step{
+		{name: "test", summary: true, beside: true, reports: []report{windowsReport, attackReport, habitsReport}, steps: []step{
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
 			// they compute, so more of them, and of their tests, run than there are processors. make test
 			// has run go vet before.
@@ -186,13 +187,14 @@ func fuzzSuites() []suite {
 }
 
 // environment returns the variables of suites for which make installs every tool: that a test fails if one is missing,
-// and where tests write reports.
+// and where tests write reports. Up to a limit, compilers and tests collect garbage less often, which takes less time.
 func environment() []string {
 	return []string{
 		"ISTHMUS_TOOLS=all",
 		"ISTHMUS_WINDOWS_SUMMARY=" + absolute("build/windows"),
 		"ISTHMUS_ATTACK_SUMMARY=" + absolute("build/attack/line"),
 		"ISTHMUS_HABITS_SUMMARY=" + absolute("build/habits/line"),
+		"GOGC=400", "GOMEMLIMIT=1GiB",
 	}
 }
 
