@@ -26,8 +26,7 @@ var tunnelProtocols = map[string][]uint8{
 }
 
 // Tunnels returns the tunnels of devices that are up, with the index of a device for each, and those of UDP ports
-// without a device (FOU and GUE), with index 0. L2TP is not among them, because its sockets accept one sender only;
-// neither is bareudp.
+// without a device (FOU and GUE), with index 0. L2TP is not among them, because its sockets accept one sender only.
 func Tunnels() (map[Tunnel]int, error) {
 	links, err := Whole(netlink.LinkList)
 	if err != nil {
@@ -56,6 +55,8 @@ func tunnelsOf(links []netlink.Link) map[Tunnel]int {
 			all[Tunnel{unix.IPPROTO_UDP, uint16(d.Port)}] = a.Index
 		case *netlink.Geneve:
 			all[Tunnel{unix.IPPROTO_UDP, d.Dport}] = a.Index
+		case *netlink.BareUDP:
+			all[Tunnel{unix.IPPROTO_UDP, d.Port}] = a.Index
 		default:
 			for _, p := range tunnelProtocols[l.Type()] {
 				all[Tunnel{Protocol: p}] = a.Index
