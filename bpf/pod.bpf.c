@@ -255,13 +255,28 @@ static __always_inline enum outcome police_discovery(struct __sk_buff *skb, stru
 	return ACT_FLOW;
 }
 
+/* Reports whether the route of an IPv6 packet takes another packet out of it, as those of SRv6 do (seg6local). The host stack
+ * would forward that packet, about which policy has not decided. If the kernel cannot tell, the answer is yes. */
+static __always_inline bool unpacked_by_route(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_fib_lookup fib = { .family = AF_INET6, .ifindex = skb->ifindex, .l4_protocol = p->flow.protocol };
+	long err;
+
+	if (!p->v6 || (p->flow.protocol != IPPROTO_IPV6 && p->flow.protocol != IPPROTO_IPIP && p->flow.protocol != IPPROTO_ETHERNET))
+		return false;
+	__builtin_memcpy(fib.ipv6_src, &p->flow.src, 16);
+	__builtin_memcpy(fib.ipv6_dst, &p->flow.dst, 16);
+	err = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	return err < 0 || err == BPF_FIB_LKUP_RET_UNSUPP_LWT || err == BPF_FIB_LKUP_RET_FWD_DISABLED;
+}
+
 /* Reports whether a packet would enter a tunnel directly in IP, of this node or another. The host stack knows
  * where those over UDP lead. Not inlined, so that the verifier checks it once. */
-__noinline int into_tunnel(const struct packet *p)
+__noinline int into_tunnel(struct __sk_buff *skb, const struct packet *p)
 {
 	struct ip dst;
 
-	if (!p || !is_tunnel(p->flow.protocol, 0))
+	if (!p || (!is_tunnel(p->flow.protocol, 0) && !unpacked_by_route(skb, p)))
 		return false;
 	dst = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
 	return !(class_of_address(&dst, p->v6) & PEER_POD);
@@ -298,7 +313,7 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 			return drop(skb, l, p, DROP_FRAGMENT);
 		if (from_pod && odd_error(p, v6))
 			return drop(skb, l, p, DROP_NEIGHBOUR);
-		if (from_pod && into_tunnel(p))
+		if (from_pod && into_tunnel(skb, p))
 			return drop(skb, l, p, DROP_TUNNEL);
 	}
 	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))

@@ -3,6 +3,7 @@
 package linux_test
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
@@ -124,6 +128,63 @@ func TestAttackInnerPacket(t *testing.T) {
 			}
 		}
 		v.held(g.controls(six)...)
+	})
+}
+
+// addUnpackingRoutes adds routes that take packets out of others: Ethernet frames, IPv4 and IPv6.
+func addUnpackingRoutes() error {
+	uplink, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	for sid, r := range map[string]struct {
+		attribute int
+		encap     netlink.SEG6LocalEncap
+	}{
+		"fd00:51d::2": {nl.SEG6_LOCAL_OIF, netlink.SEG6LocalEncap{Action: nl.SEG6_LOCAL_ACTION_END_DX2, Oif: uplink.Attrs().Index}},
+		"fd00:51d::4": {nl.SEG6_LOCAL_NH4, netlink.SEG6LocalEncap{Action: nl.SEG6_LOCAL_ACTION_END_DX4, InAddr: net.ParseIP(outsideAddr4)}},
+		"fd00:51d::6": {nl.SEG6_LOCAL_TABLE, netlink.SEG6LocalEncap{Action: nl.SEG6_LOCAL_ACTION_END_DT6, Table: unix.RT_TABLE_MAIN}},
+	} {
+		r.encap.Flags[nl.SEG6_LOCAL_ACTION], r.encap.Flags[r.attribute] = true, true
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Attrs().Index, Dst: netlink.NewIPNet(net.ParseIP(sid)), Encap: &r.encap}); err != nil {
+			return fmt.Errorf("add the route of %s: %w", sid, err)
+		}
+	}
+	return nil
+}
+
+// A node may have routes of SRv6 that take a packet out of another without a segment routing header. A pod whose policy allows
+// their addresses does not send with another address by them, or to an address that its policy denies.
+func TestAttackUnpackingRoutes(t *testing.T) {
+	t.Parallel()
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		g := newRoutedLab(t, change)
+		anywhere := []model.Rule{accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))}
+		g.apply(isolate("b", model.Ingress, anywhere...), isolate("a", model.Egress, append(anywhere, accept(block("fd00:51d::/64")))...))
+		g.must(g.node.Do(addUnpackingRoutes))
+		wb := g.wire(g.pods["b"], "eth0")
+		outer := func(sid string, protocol layers.IPProtocol, inner []byte) []byte {
+			return packet(g.wa.mac, g.host, ipHeader(addressSets[1].a, sid, protocol), gopacket.Payload(inner))
+		}
+		for _, f := range addressSets {
+			v := &volley{l: g.lab}
+			sid, protocol := "fd00:51d::4", layers.IPProtocolIPv4
+			if f.v6 {
+				sid, protocol = "fd00:51d::6", layers.IPProtocolIPv6
+			}
+			for src, inner := range map[string]string{"its own address": f.a, "that of c": f.c, "that of the node": f.node, "that of outside": f.out} {
+				v.try(g.wa, g.wo, "a packet from a with "+src+" in another, to "+f.out, func(word string) []byte {
+					return outer(sid, protocol, udpFrame(g.wa, g.host, inner, f.out, 1234, 9999, word)[14:])
+				})
+				v.try(g.wa, wb, "a packet from a with "+src+" in another, to "+f.b, func(word string) []byte {
+					return outer(sid, protocol, udpFrame(g.wa, g.host, inner, f.b, 1234, 9999, word)[14:])
+				})
+				v.try(g.wa, g.wo, "a packet from a with "+src+" in a frame in another, to "+f.out, func(word string) []byte {
+					return outer("fd00:51d::2", layers.IPProtocol(unix.IPPROTO_ETHERNET), udpFrame(g.wa, g.wo.mac, inner, f.out, 1234, 9999, word))
+				})
+			}
+			v.held(g.controls(f)...)
+		}
 	})
 }
 

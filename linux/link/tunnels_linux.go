@@ -25,6 +25,9 @@ var tunnelProtocols = map[string][]uint8{
 	"ip6gre": {unix.IPPROTO_GRE}, "ip6gretap": {unix.IPPROTO_GRE}, "ip6erspan": {unix.IPPROTO_GRE},
 }
 
+// gtpPorts are the UDP ports of versions 1 and 0 of GTP (GTP1U_PORT and GTP0_PORT of the kernel).
+var gtpPorts = []uint16{2152, 3386}
+
 // Tunnels returns the tunnels of devices that are up, with the index of a device for each, and those of UDP ports
 // without a device (FOU and GUE), with index 0. L2TP is not among them, because its sockets accept one sender only.
 func Tunnels() (map[Tunnel]int, error) {
@@ -57,6 +60,10 @@ func tunnelsOf(links []netlink.Link) map[Tunnel]int {
 			all[Tunnel{unix.IPPROTO_UDP, d.Dport}] = a.Index
 		case *netlink.BareUDP:
 			all[Tunnel{unix.IPPROTO_UDP, d.Port}] = a.Index
+		case *netlink.GTP:
+			for _, port := range gtpPorts {
+				all[Tunnel{unix.IPPROTO_UDP, port}] = a.Index
+			}
 		default:
 			for _, p := range tunnelProtocols[l.Type()] {
 				all[Tunnel{Protocol: p}] = a.Index

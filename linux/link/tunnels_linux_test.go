@@ -23,9 +23,9 @@ func TestTunnels(t *testing.T) {
 		&netlink.Vxlan{LinkAttrs: up(2), Port: 8472}, &netlink.Geneve{LinkAttrs: up(3), Dport: 6081}, &netlink.Iptun{LinkAttrs: up(4)},
 		&netlink.Gretun{LinkAttrs: up(5), Local: net.IPv4(10, 0, 0, 1)}, &netlink.Sittun{LinkAttrs: up(6)},
 		&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Index: 7}, Port: 4789}, &netlink.Veth{LinkAttrs: up(8)},
-		&netlink.BareUDP{LinkAttrs: up(9), Port: 6635},
+		&netlink.BareUDP{LinkAttrs: up(9), Port: 6635}, &netlink.GTP{LinkAttrs: up(10)},
 	})
-	want := map[Tunnel]int{{17, 8472}: 2, {17, 6081}: 3, {17, 6635}: 9, {4, 0}: 6, {41, 0}: 6, {47, 0}: 5}
+	want := map[Tunnel]int{{17, 8472}: 2, {17, 6081}: 3, {17, 6635}: 9, {17, 2152}: 10, {17, 3386}: 10, {4, 0}: 6, {41, 0}: 6, {47, 0}: 5}
 	if !maps.Equal(got, want) {
 		t.Errorf("tunnels %v, want %v", got, want)
 	}

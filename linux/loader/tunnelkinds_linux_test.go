@@ -4,10 +4,13 @@ package loader_test
 
 import (
 	"net/netip"
+	"os"
+	"runtime"
 	"testing"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/loader"
@@ -18,6 +21,7 @@ import (
 // host. Other protocols, and nodes without such a device, are not affected.
 func TestTunnelsDirectlyInIP(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
+		leaveNamespace(t)
 		b := newBench(t)
 		b.under(tableOpen)
 		send := func(protocol layers.IPProtocol, arrives bool, want int) {
@@ -30,6 +34,11 @@ func TestTunnelsDirectlyInIP(t *testing.T) {
 		}
 		kinds := []layers.IPProtocol{layers.IPProtocolIPv4, layers.IPProtocolIPv6, layers.IPProtocolGRE}
 		peer := map[bool]netip.Addr{false: peer4, true: peer6}[v6]
+		if v6 { // without forwarding, the kernel does not say whether a route takes a packet out
+			send(layers.IPProtocolIPv6, false, bpfobj.DropTunnel)
+			send(253, true, bpfobj.CountEgressAllow)
+		}
+		forward6(t)
 		for _, protocol := range kinds {
 			send(protocol, true, bpfobj.CountEgressAllow) // no device
 		}
@@ -51,4 +60,20 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// leaveNamespace moves the test permanently to a new network namespace.
+func leaveNamespace(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	runtime.LockOSThread()
+	must(t, unix.Unshare(unix.CLONE_NEWNET))
+}
+
+// forward6 makes the host forward IPv6 packets.
+func forward6(t *testing.T) {
+	t.Helper()
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
 }
