@@ -3,9 +3,9 @@
 package link
 
 import (
-	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -28,16 +28,24 @@ var tunnelProtocols = map[string][]uint8{
 // gtpPorts are the UDP ports of versions 1 and 0 of GTP (GTP1U_PORT and GTP0_PORT of the kernel).
 var gtpPorts = []uint16{2152, 3386}
 
-// Tunnels returns the tunnels of devices that are up, with the index of a device for each, and those of UDP ports
-// without a device (FOU and GUE), with index 0. L2TP is not among them, because its sockets accept one sender only.
+// Tunnels returns the tunnels of devices that are up, with the index of a device for each, and those without a device, with
+// index 0: UDP ports of FOU and GUE, and L2TP directly in IP, whose module does not check the sender. The sockets of L2TP
+// over UDP accept one sender only.
 func Tunnels() (map[Tunnel]int, error) {
 	links, err := Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	all := tunnelsOf(links)
+	families, err := Whole(netlink.GenlFamilyList) // a search by name would load the module
+	if err != nil {
+		return nil, fmt.Errorf("list families of generic netlink: %w", err)
+	}
+	all := tunnelsOf(links, families)
+	if !hasFamily(families, netlink.FOU_GENL_NAME) {
+		return all, nil
+	}
 	ports, err := Whole(func() ([]netlink.Fou, error) { return netlink.FouList(unix.AF_INET) }) // the kernel lists both families
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil {
 		return nil, fmt.Errorf("list UDP ports of FOU: %w", err)
 	}
 	for _, p := range ports {
@@ -46,8 +54,16 @@ func Tunnels() (map[Tunnel]int, error) {
 	return all, nil
 }
 
-func tunnelsOf(links []netlink.Link) map[Tunnel]int {
+// hasFamily reports whether a module for a family of generic netlink is loaded.
+func hasFamily(families []*netlink.GenlFamily, name string) bool {
+	return slices.ContainsFunc(families, func(f *netlink.GenlFamily) bool { return f.Name == name })
+}
+
+func tunnelsOf(links []netlink.Link, families []*netlink.GenlFamily) map[Tunnel]int {
 	all := make(map[Tunnel]int)
+	if hasFamily(families, "l2tp") {
+		all[Tunnel{Protocol: unix.IPPROTO_L2TP}] = 0
+	}
 	for _, l := range links {
 		a := l.Attrs()
 		if a.Flags&net.FlagUp == 0 {

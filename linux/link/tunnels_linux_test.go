@@ -24,23 +24,23 @@ func TestTunnels(t *testing.T) {
 		&netlink.Gretun{LinkAttrs: up(5), Local: net.IPv4(10, 0, 0, 1)}, &netlink.Sittun{LinkAttrs: up(6)},
 		&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Index: 7}, Port: 4789}, &netlink.Veth{LinkAttrs: up(8)},
 		&netlink.BareUDP{LinkAttrs: up(9), Port: 6635}, &netlink.GTP{LinkAttrs: up(10)},
-	})
-	want := map[Tunnel]int{{17, 8472}: 2, {17, 6081}: 3, {17, 6635}: 9, {17, 2152}: 10, {17, 3386}: 10, {4, 0}: 6, {41, 0}: 6, {47, 0}: 5}
+	}, []*netlink.GenlFamily{{Name: "nlctrl"}, {Name: "l2tp"}})
+	want := map[Tunnel]int{{17, 8472}: 2, {17, 6081}: 3, {17, 6635}: 9, {17, 2152}: 10, {17, 3386}: 10, {115, 0}: 0, {4, 0}: 6, {41, 0}: 6, {47, 0}: 5}
 	if !maps.Equal(got, want) {
 		t.Errorf("tunnels %v, want %v", got, want)
 	}
-	if none := tunnelsOf([]netlink.Link{&netlink.Iptun{LinkAttrs: netlink.LinkAttrs{Index: 9}}}); len(none) > 0 {
+	if none := tunnelsOf([]netlink.Link{&netlink.Iptun{LinkAttrs: netlink.LinkAttrs{Index: 9}}}, nil); len(none) > 0 {
 		t.Errorf("tunnels of a device that is down: %v", none)
 	}
 	for device, protocol := range map[netlink.Link]uint8{&netlink.Iptun{LinkAttrs: up(4)}: 4, &netlink.Ip6tnl{LinkAttrs: up(4)}: 41,
 		&netlink.Gretap{LinkAttrs: up(5)}: 47, &netlink.GenericLink{LinkAttrs: up(5), LinkType: "ip6gre"}: 47} {
-		if got := tunnelsOf([]netlink.Link{device}); got[Tunnel{Protocol: protocol}] == 0 {
+		if got := tunnelsOf([]netlink.Link{device}, nil); got[Tunnel{Protocol: protocol}] == 0 {
 			t.Errorf("device of kind %s: %v, want protocol %d", device.Type(), got, protocol)
 		}
 	}
 }
 
-// The kernel unpacks what arrives at a port of FOU, without a device.
+// The kernel unpacks what arrives at a port of FOU, without a device. That of L2TP directly in IP it unpacks if the module is loaded.
 func TestTunnelsOfPorts(t *testing.T) {
 	for name, family := range map[string]int{"IPv4": unix.AF_INET, "IPv6": unix.AF_INET6} {
 		t.Run(name, func(t *testing.T) {
@@ -53,13 +53,17 @@ func TestTunnelsOfPorts(t *testing.T) {
 			}
 			defer ns.Close()
 			err = ns.Do(func() error {
-				if none, err := Tunnels(); err != nil || len(none) > 0 {
-					t.Errorf("tunnels of a new namespace: %v, %v", none, err)
+				want := make(map[Tunnel]int)
+				if _, err := os.Stat("/sys/module/l2tp_netlink"); err == nil {
+					want[Tunnel{Protocol: unix.IPPROTO_L2TP}] = 0
+				}
+				if got, err := Tunnels(); err != nil || !maps.Equal(got, want) {
+					t.Errorf("tunnels of a new namespace: %v, %v, want %v", got, err, want)
 				}
 				if err := netlink.FouAdd(netlink.Fou{Family: family, Port: 5555, Protocol: unix.IPPROTO_IPIP, EncapType: netlink.FOU_ENCAP_DIRECT}); err != nil {
 					return err
 				}
-				want := map[Tunnel]int{{unix.IPPROTO_UDP, 5555}: 0}
+				want[Tunnel{unix.IPPROTO_UDP, 5555}] = 0
 				if got, err := Tunnels(); err != nil || !maps.Equal(got, want) {
 					t.Errorf("tunnels %v, %v, want %v", got, err, want)
 				}

@@ -103,7 +103,7 @@ func divide(all []suite, guests int) []part {
 var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_u32", "act_mirred",
 	"crc32c_generic", "libcrc32c", "nfnetlink", "nf_defrag_ipv4", "nf_defrag_ipv6", "nf_conntrack", "nf_conntrack_netlink", "nf_nat",
 	"nf_tables", "nft_ct", "nft_fib", "nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_chain_nat", "nft_nat", "nft_masq",
-	"x_tables", "nft_compat", "xt_bpf", "udp_tunnel", "ip6_udp_tunnel", "ip_tunnel", "fou", "sctp", "vxlan", "llc", "stp",
+	"x_tables", "nft_compat", "xt_bpf", "udp_tunnel", "ip6_udp_tunnel", "ip_tunnel", "fou", "l2tp_core", "l2tp_netlink", "sctp", "vxlan", "llc", "stp",
 	"bridge", "br_netfilter", "garp", "mrp", "8021q", "inet_diag", "tcp_diag", "udp_diag"}
 
 // build makes the initramfs of a guest.
