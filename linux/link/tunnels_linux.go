@@ -28,7 +28,7 @@ var tunnelProtocols = map[string][]uint8{
 // gtpPorts are the UDP ports of versions 1 and 0 of GTP (GTP1U_PORT and GTP0_PORT of the kernel).
 var gtpPorts = []uint16{2152, 3386}
 
-// Tunnels returns the tunnels of devices that are up, with the index of a device for each, and those without a device, with
+// Tunnels returns the tunnels of devices that are up, with the index of a device for each. Those without a device have
 // index 0: UDP ports of FOU and GUE, and L2TP directly in IP, whose module does not check the sender. The sockets of L2TP
 // over UDP accept one sender only.
 func Tunnels() (map[Tunnel]int, error) {
