@@ -69,6 +69,9 @@ func tunnelsOf(links []netlink.Link, families []*netlink.GenlFamily) map[Tunnel]
 		if a.Flags&net.FlagUp == 0 {
 			continue
 		}
+		if a.EncapType == "pimreg" { // the kernel forwards the multicast packet in a PIM register message
+			all[Tunnel{Protocol: unix.IPPROTO_PIM}] = a.Index
+		}
 		switch d := l.(type) {
 		case *netlink.Vxlan:
 			all[Tunnel{unix.IPPROTO_UDP, uint16(d.Port)}] = a.Index

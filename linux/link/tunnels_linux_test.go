@@ -77,3 +77,40 @@ func TestTunnelsOfPorts(t *testing.T) {
 		})
 	}
 }
+
+// A multicast router receives PIM register messages by a device that the kernel makes.
+func TestTunnelsOfMulticastRouters(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: make test runs it")
+	}
+	ns, err := netns.New(filepath.Join(t.TempDir(), "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	// Constants of linux/mroute.h.
+	const mrtInit, mrtAddVIF, viffRegister = 200, 202, 4
+	err = ns.Do(func() error {
+		s, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_IGMP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		vif := [16]byte{2: viffRegister} // struct vifctl
+		if err := errors.Join(unix.SetsockoptInt(s, unix.IPPROTO_IP, mrtInit, 1), unix.SetsockoptString(s, unix.IPPROTO_IP, mrtAddVIF, string(vif[:]))); err != nil {
+			return err
+		}
+		register, err := netlink.LinkByName("pimreg")
+		if err != nil {
+			return err
+		}
+		all, err := Tunnels()
+		if got, want := all[Tunnel{Protocol: unix.IPPROTO_PIM}], register.Attrs().Index; got != want {
+			t.Errorf("tunnels %v, want PIM of device %d", all, want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
