@@ -44,15 +44,7 @@ func TestTunnels(t *testing.T) {
 func TestTunnelsOfPorts(t *testing.T) {
 	for name, family := range map[string]int{"IPv4": unix.AF_INET, "IPv6": unix.AF_INET6} {
 		t.Run(name, func(t *testing.T) {
-			if os.Getuid() != 0 {
-				t.Skip("needs root: make test runs it")
-			}
-			ns, err := netns.New(filepath.Join(t.TempDir(), "ns"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ns.Close()
-			err = ns.Do(func() error {
+			err := inNamespace(t, func() error {
 				want := make(map[Tunnel]int)
 				if _, err := os.Stat("/sys/module/l2tp_netlink"); err == nil {
 					want[Tunnel{Protocol: unix.IPPROTO_L2TP}] = 0
@@ -80,17 +72,9 @@ func TestTunnelsOfPorts(t *testing.T) {
 
 // A multicast router receives PIM register messages by a device that the kernel makes.
 func TestTunnelsOfMulticastRouters(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: make test runs it")
-	}
-	ns, err := netns.New(filepath.Join(t.TempDir(), "ns"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
 	// Constants of linux/mroute.h.
 	const mrtInit, mrtAddVIF, viffRegister = 200, 202, 4
-	err = ns.Do(func() error {
+	err := inNamespace(t, func() error {
 		s, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_IGMP)
 		if err != nil {
 			return err
@@ -113,4 +97,18 @@ func TestTunnelsOfMulticastRouters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// inNamespace runs a function in a new network namespace.
+func inNamespace(t *testing.T, f func() error) error {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: make test runs it")
+	}
+	ns, err := netns.New(filepath.Join(t.TempDir(), "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	return ns.Do(f)
 }

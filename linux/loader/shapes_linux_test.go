@@ -25,9 +25,9 @@ func sctp(src, dst uint16) gopacket.Payload {
 // Protocols without ports are flows between addresses. Only rules without ports allow them.
 func TestOtherProtocols(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
 		leaveNamespace(t)
 		forward6(t)
-		b := newBench(t)
 		for _, proto := range []layers.IPProtocol{4, 41, layers.IPProtocolGRE, 50, ah, 89, 103, 112, 136, 253, 255} {
 			if v6 && proto == ah {
 				continue // an extension header
