@@ -20,13 +20,14 @@ type Tunnel struct {
 // tunnelProtocols are the protocols that devices receive, by their kind in the kernel. A device without a remote
 // address accepts them from any host.
 var tunnelProtocols = map[string][]uint8{
-	"ipip": {unix.IPPROTO_IPIP}, "sit": {unix.IPPROTO_IPV6, unix.IPPROTO_IPIP}, "ip6tnl": {unix.IPPROTO_IPV6, unix.IPPROTO_IPIP},
-	"gre": {unix.IPPROTO_GRE}, "gretap": {unix.IPPROTO_GRE}, "erspan": {unix.IPPROTO_GRE},
+	"ipip": {unix.IPPROTO_IPIP, unix.IPPROTO_MPLS}, "sit": {unix.IPPROTO_IPV6, unix.IPPROTO_IPIP, unix.IPPROTO_MPLS},
+	"ip6tnl": {unix.IPPROTO_IPV6, unix.IPPROTO_IPIP, unix.IPPROTO_MPLS},
+	"gre":    {unix.IPPROTO_GRE}, "gretap": {unix.IPPROTO_GRE}, "erspan": {unix.IPPROTO_GRE},
 	"ip6gre": {unix.IPPROTO_GRE}, "ip6gretap": {unix.IPPROTO_GRE}, "ip6erspan": {unix.IPPROTO_GRE},
 }
 
-// gtpPorts are the UDP ports of versions 1 and 0 of GTP (GTP1U_PORT and GTP0_PORT of the kernel).
-var gtpPorts = []uint16{2152, 3386}
+// tunnelPorts are the UDP ports on which devices receive, by their kind in the kernel: GTP1U_PORT and GTP0_PORT, and PFCP_PORT.
+var tunnelPorts = map[string][]uint16{"gtp": {2152, 3386}, "pfcp": {8805}}
 
 // Tunnels returns the tunnels of devices that are up, with the index of a device for each. Those without a device have
 // index 0: UDP ports of FOU and GUE, and L2TP directly in IP, whose module does not check the sender. The sockets of L2TP
@@ -79,11 +80,10 @@ func tunnelsOf(links []netlink.Link, families []*netlink.GenlFamily) map[Tunnel]
 			all[Tunnel{unix.IPPROTO_UDP, d.Dport}] = a.Index
 		case *netlink.BareUDP:
 			all[Tunnel{unix.IPPROTO_UDP, d.Port}] = a.Index
-		case *netlink.GTP:
-			for _, port := range gtpPorts {
+		default:
+			for _, port := range tunnelPorts[l.Type()] {
 				all[Tunnel{unix.IPPROTO_UDP, port}] = a.Index
 			}
-		default:
 			for _, p := range tunnelProtocols[l.Type()] {
 				all[Tunnel{Protocol: p}] = a.Index
 			}

@@ -23,9 +23,10 @@ func TestTunnels(t *testing.T) {
 		&netlink.Vxlan{LinkAttrs: up(2), Port: 8472}, &netlink.Geneve{LinkAttrs: up(3), Dport: 6081}, &netlink.Iptun{LinkAttrs: up(4)},
 		&netlink.Gretun{LinkAttrs: up(5), Local: net.IPv4(10, 0, 0, 1)}, &netlink.Sittun{LinkAttrs: up(6)},
 		&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Index: 7}, Port: 4789}, &netlink.Veth{LinkAttrs: up(8)},
-		&netlink.BareUDP{LinkAttrs: up(9), Port: 6635}, &netlink.GTP{LinkAttrs: up(10)},
+		&netlink.BareUDP{LinkAttrs: up(9), Port: 6635}, &netlink.GTP{LinkAttrs: up(10)}, &netlink.GenericLink{LinkAttrs: up(11), LinkType: "pfcp"},
 	}, []*netlink.GenlFamily{{Name: "nlctrl"}, {Name: "l2tp"}})
-	want := map[Tunnel]int{{17, 8472}: 2, {17, 6081}: 3, {17, 6635}: 9, {17, 2152}: 10, {17, 3386}: 10, {115, 0}: 0, {4, 0}: 6, {41, 0}: 6, {47, 0}: 5}
+	want := map[Tunnel]int{{17, 8472}: 2, {17, 6081}: 3, {17, 6635}: 9, {17, 2152}: 10, {17, 3386}: 10, {17, 8805}: 11,
+		{115, 0}: 0, {4, 0}: 6, {137, 0}: 6, {41, 0}: 6, {47, 0}: 5}
 	if !maps.Equal(got, want) {
 		t.Errorf("tunnels %v, want %v", got, want)
 	}
@@ -34,8 +35,9 @@ func TestTunnels(t *testing.T) {
 	}
 	for device, protocol := range map[netlink.Link]uint8{&netlink.Iptun{LinkAttrs: up(4)}: 4, &netlink.Ip6tnl{LinkAttrs: up(4)}: 41,
 		&netlink.Gretap{LinkAttrs: up(5)}: 47, &netlink.GenericLink{LinkAttrs: up(5), LinkType: "ip6gre"}: 47} {
-		if got := tunnelsOf([]netlink.Link{device}, nil); got[Tunnel{Protocol: protocol}] == 0 {
-			t.Errorf("device of kind %s: %v, want protocol %d", device.Type(), got, protocol)
+		got := tunnelsOf([]netlink.Link{device}, nil)
+		if got[Tunnel{Protocol: protocol}] == 0 || (protocol != 47) != (got[Tunnel{Protocol: 137}] != 0) {
+			t.Errorf("device of kind %s: %v, want protocol %d, and MPLS if it is not that of GRE", device.Type(), got, protocol)
 		}
 	}
 }
