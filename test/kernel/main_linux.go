@@ -121,9 +121,11 @@ func (g guests) one(ctx context.Context, k image, p part) error {
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	summary, err := g.boot(ctx, k, p, image, filepath.Join(dir, "console"))
+	took := time.Since(began).Round(time.Second)
 	if err != nil {
+		fmt.Fprintf(g.out, "kernel: %s%s failed (%s); its output follows when all guests have ended\n", k.release, p.name, took)
 		return err
 	}
-	fmt.Fprintf(g.out, "kernel: %s (%s)\n", summary, time.Since(began).Round(time.Second))
+	fmt.Fprintf(g.out, "kernel: %s (%s)\n", summary, took)
 	return nil
 }
