@@ -95,7 +95,7 @@ func unguarded(name string) string {
 		if err == nil && len(programs.Programs) > 0 {
 			continue
 		}
-		if filters, err := netlink.FilterList(l, parent); err != nil || len(filters) == 0 {
+		if filters, err := link.Whole(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) }); err != nil || len(filters) == 0 {
 			return fmt.Sprintf("the interface is up without a program at %v", hook)
 		}
 	}

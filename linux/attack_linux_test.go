@@ -5,6 +5,7 @@ package linux_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -131,10 +132,18 @@ func (l *lab) wire(ns *netns.NS, device string) *wire {
 
 func htons(v uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)) }
 
+// send sends a frame. While the frames before it fill the buffer of the socket, it waits.
 func (w *wire) send(frame []byte) {
 	w.t.Helper()
-	if _, err := unix.Write(w.fd, frame); err != nil {
-		w.t.Fatalf("send a frame: %v", err)
+	for again := 0; ; again++ {
+		_, err := unix.Write(w.fd, frame)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EAGAIN) || again == 50 {
+			w.t.Fatalf("send a frame: %v", err)
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLOUT}}, 100)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -148,7 +149,7 @@ func (l *lab) flags(ns *netns.NS, device, address string) (flags int) {
 		if err != nil {
 			return err
 		}
-		all, err := netlink.AddrList(i, netlink.FAMILY_V6)
+		all, err := link.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(i, netlink.FAMILY_V6) })
 		for _, a := range all {
 			if a.IP.String() == address {
 				flags = a.Flags

@@ -140,7 +140,9 @@ func (a *auditLab) deleteQueue() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all, err := netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	all, err := isthmuslink.Whole(func() ([]netlink.Qdisc, error) {
+		return netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	})
 	if err != nil {
 		return "", err
 	}
@@ -157,7 +159,9 @@ func (a *auditLab) deleteRedirection() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+	all, err := isthmuslink.Whole(func() ([]netlink.Filter, error) {
+		return netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+	})
 	if err != nil {
 		return "", err
 	}

@@ -13,11 +13,12 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
+	ebpflink "github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -113,7 +114,7 @@ func (a *auditLab) printPins(is map[string]string) error {
 			// Netfilter links may change their number.
 			name, _, _ := strings.Cut(path, "forward4-")
 			is["pin "+name] = e.Type().String()
-			l, err := link.LoadPinnedLink(path, nil)
+			l, err := ebpflink.LoadPinnedLink(path, nil)
 			if err != nil {
 				continue // another type of object
 			}
@@ -145,7 +146,7 @@ func (a *auditLab) printInterface(is map[string]string, name string) error {
 		if !a.links["tcx"] {
 			break
 		}
-		all, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
+		all, err := ebpflink.QueryPrograms(ebpflink.QueryOptions{Target: index, Attach: hook})
 		if err != nil {
 			return err
 		}
@@ -154,7 +155,7 @@ func (a *auditLab) printInterface(is map[string]string, name string) error {
 		}
 	}
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		filters, err := netlink.FilterList(l, parent)
+		filters, err := link.Whole(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) })
 		if err != nil {
 			continue
 		}
@@ -168,7 +169,7 @@ func (a *auditLab) printInterface(is map[string]string, name string) error {
 		}
 		is[fmt.Sprintf("%s filters %x", name, parent)] = strings.Join(text, ", ")
 	}
-	qdiscs, err := netlink.QdiscList(l)
+	qdiscs, err := link.Whole(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
 	if err != nil {
 		return err
 	}

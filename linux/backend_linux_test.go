@@ -210,16 +210,16 @@ func TestPathOfAnotherNamespace(t *testing.T) {
 func (l *lab) interfaces() (all []string) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := link.Whole(netlink.LinkList)
 		if err != nil {
 			return err
 		}
-		for _, link := range links {
-			addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		for _, i := range links {
+			addresses, err := link.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(i, netlink.FAMILY_ALL) })
 			if err != nil {
 				return err
 			}
-			all = append(all, fmt.Sprint(link.Attrs().Name, addresses))
+			all = append(all, fmt.Sprint(i.Attrs().Name, addresses))
 		}
 		return nil
 	}))

@@ -29,7 +29,7 @@ func TestSeveralAreRemovedAtOnce(t *testing.T) {
 		if err == nil && (len(found) != 1 || found[0].ID != model.MakeEndpointID("c", "eth0")) {
 			t.Errorf("attached are %v, want c alone", found)
 		}
-		links, listed := netlink.LinkList()
+		links, listed := link.Whole(netlink.LinkList)
 		for _, l := range links {
 			if l.Type() == "ifb" {
 				t.Errorf("%s is left", l.Attrs().Name)

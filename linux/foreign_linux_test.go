@@ -21,6 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
@@ -222,7 +223,8 @@ func TestForeignDelete(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if qdiscs, err := netlink.QdiscList(veth); err != nil || slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
+				qdiscs, err := link.Whole(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(veth) })
+				if err != nil || slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
 					return fmt.Errorf("qdiscs of %s: %v, %w", name, qdiscs, err)
 				}
 			}
@@ -433,7 +435,7 @@ func TestForeignBridgeMAC(t *testing.T) {
 }
 
 func forgetNeighbours() error {
-	all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+	all, err := link.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	for _, n := range all {
 		err = errors.Join(err, netlink.NeighDel(&n))
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // Flows that policy allows add entries to tables of the kernel, which all pods of a node share: a neighbour for each
@@ -38,7 +39,7 @@ func TestFlowsFillTablesOfTheHost(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			known, err := netlink.NeighList(uplink.Attrs().Index, int(f.family))
+			known, err := link.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(uplink.Attrs().Index, int(f.family)) })
 			if err != nil {
 				return err
 			}
@@ -47,7 +48,9 @@ func TestFlowsFillTablesOfTheHost(t *testing.T) {
 					neighbours++
 				}
 			}
-			connections, err := netlink.ConntrackTableList(netlink.ConntrackTable, f.family)
+			connections, err := link.Whole(func() ([]*netlink.ConntrackFlow, error) {
+				return netlink.ConntrackTableList(netlink.ConntrackTable, f.family)
+			})
 			for _, c := range connections {
 				if sentTo[c.Forward.DstIP.String()] {
 					tracked++

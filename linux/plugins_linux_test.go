@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -86,7 +87,9 @@ func onlyByGateway(n byte) error {
 		if err := netlink.RouteReplace(direct); err != nil {
 			return fmt.Errorf("route to the gateway: %w", err)
 		}
-		old, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: to}, netlink.RT_FILTER_DST)
+		old, err := link.Whole(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: to}, netlink.RT_FILTER_DST)
+		})
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // TestRemove expects the same interfaces, routes, nftables tables and XDP programs as before,
@@ -64,7 +65,7 @@ func (l *lab) traces() []string {
 	l.t.Helper()
 	var all []string
 	l.must(l.node.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := link.Whole(netlink.LinkList)
 		if err != nil {
 			return err
 		}
@@ -81,7 +82,7 @@ func (l *lab) traces() []string {
 		for _, table := range tables {
 			all = append(all, fmt.Sprintf("table %s of family %d", table.Name, table.Family))
 		}
-		routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+		routes, err := link.Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
 		for _, r := range routes {
 			if r.Protocol != 2 || r.Dst == nil || !r.Dst.IP.IsLinkLocalUnicast() { // the kernel adds its own routes with IPv6
 				all = append(all, fmt.Sprint(r.Dst, r.Gw, r.LinkIndex))

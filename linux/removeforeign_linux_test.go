@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -128,7 +129,9 @@ func TestForeignRemovalKeepsFilters(t *testing.T) {
 	l.must(l.backend.Close())
 	l.must(l.node.Do(func() error { return linux.Remove(context.Background(), l.config()) }))
 	l.must(l.node.Do(func() error {
-		left, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: filter.LinkIndex}}, netlink.HANDLE_MIN_EGRESS)
+		left, err := link.Whole(func() ([]netlink.Filter, error) {
+			return netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: filter.LinkIndex}}, netlink.HANDLE_MIN_EGRESS)
+		})
 		if len(left) != 1 || left[0].Attrs().Priority != 7 {
 			t.Errorf("filters after removal: %v", left)
 		}

@@ -290,7 +290,7 @@ func sendFrame(tag []byte) error {
 	if err != nil {
 		return err
 	}
-	neighbours, err := netlink.NeighList(eth0.Attrs().Index, netlink.FAMILY_V4)
+	neighbours, err := link.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(eth0.Attrs().Index, netlink.FAMILY_V4) })
 	if err != nil || len(neighbours) == 0 {
 		return fmt.Errorf("find the gateway: %d neighbours, %w", len(neighbours), err)
 	}

@@ -91,7 +91,9 @@ func (h *host) routes() (all []string) {
 	h.t.Helper()
 	h.do(func() error {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: link.RouteProtocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+			list, err := link.Whole(func() ([]netlink.Route, error) {
+				return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: link.RouteProtocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+			})
 			if err != nil {
 				return err
 			}
@@ -205,7 +207,9 @@ func (h *host) wantReturns(when string, want ...string) {
 	var got []string
 	h.do(func() error {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: 7300}, netlink.RT_FILTER_TABLE)
+			list, err := link.Whole(func() ([]netlink.Route, error) {
+				return netlink.RouteListFiltered(family, &netlink.Route{Table: 7300}, netlink.RT_FILTER_TABLE)
+			})
 			if err != nil {
 				return err
 			}

@@ -212,7 +212,7 @@ func (c *changes) entries(index, family int, have []netlink.Neigh, want map[neig
 
 // TunnelsOn names the VXLAN devices of this network namespace with a UDP port.
 func TunnelsOn(port int) (names []string, err error) {
-	all, err := netlink.LinkList()
+	all, err := link.Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}

@@ -58,14 +58,14 @@ func onHost(t *testing.T, f func(h *Host, p *Plan) error) {
 
 // shape describes the interfaces of the namespace and their addresses.
 func shape() (string, error) {
-	links, err := netlink.LinkList()
+	links, err := link.Whole(netlink.LinkList)
 	if err != nil {
 		return "", err
 	}
 	var all []string
 	for _, l := range links {
 		a := l.Attrs()
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		addrs, err := link.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 		if err != nil {
 			return "", err
 		}

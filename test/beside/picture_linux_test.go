@@ -15,10 +15,11 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
+	ebpflink "github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -144,7 +145,7 @@ func (b *bench) programs(n *cluster.Node) map[string]string {
 	b.t.Helper()
 	all := make(map[string]string)
 	err := n.NS.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := link.Whole(netlink.LinkList)
 		if err != nil {
 			return err
 		}
@@ -156,7 +157,7 @@ func (b *bench) programs(n *cluster.Node) map[string]string {
 				all["tc filter of "+name+" "+hook] = string(out)
 			}
 			for hook, at := range map[string]ebpf.AttachType{"ingress": ebpf.AttachTCXIngress, "egress": ebpf.AttachTCXEgress} {
-				r, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: at})
+				r, err := ebpflink.QueryPrograms(ebpflink.QueryOptions{Target: l.Attrs().Index, Attach: at})
 				if err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
 					return fmt.Errorf("programs of %s: %w", name, err)
 				}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
@@ -216,7 +217,7 @@ func (f *fabricLab) foreignRoutes(t *testing.T) {
 	})
 	eventually(t, func() error { return saying(n, "route to 10.244.3.0/24") })
 	inNode(t, n, func() error {
-		have, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+		have, err := link.Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 		for _, r := range have {
 			if r.Dst != nil && r.Dst.String() == "10.244.3.0/24" && r.Protocol != unix.RTPROT_STATIC {
 				err = errors.Join(err, fmt.Errorf("a foreign route was replaced by %s", r))

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"go4.org/netipx"
 
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
@@ -76,7 +77,7 @@ func TestWindowsHostFabric(t *testing.T) {
 
 // viaNode returns an error unless a range is routed by a node.
 func viaNode(to netip.Prefix, node netip.Addr) error {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := link.Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return err
 	}

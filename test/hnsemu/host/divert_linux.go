@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 )
 
@@ -30,7 +31,7 @@ func (h *Host) divert(ports []nodePorts) error {
 	if !h.node[0].Is4() {
 		return nil
 	}
-	rules, err := netlink.RuleList(netlink.FAMILY_V4)
+	rules, err := link.Whole(func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("list routing rules: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
@@ -29,7 +30,9 @@ var protocols = map[netlink.RouteProtocol]uint32{unix.RTPROT_KERNEL: 2} // MIB_I
 // Routes implements hostroute.Table with the main routing table.
 func (stack) Routes() (all []hostroute.Route, _ error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		routes, err := link.Whole(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
@@ -85,13 +88,13 @@ func (stack) Remove(r hostroute.Route) error {
 
 // Interfaces implements hostroute.Stack.
 func (stack) Interfaces() (all []hostroute.Interface, _ error) {
-	links, err := netlink.LinkList()
+	links, err := link.Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
 	for _, l := range links {
 		i := hostroute.Interface{Index: uint32(l.Attrs().Index), Name: l.Attrs().Name, MTU: l.Attrs().MTU}
-		addresses, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		addresses, err := link.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of %s: %w", i.Name, err)
 		}
@@ -142,7 +145,7 @@ func (stack) SetForwarding(index uint32, f hostroute.Family, on bool) error {
 // forward6 makes the kernel forward IPv6 packets while all interfaces do. The kernel uses a single
 // flag, Windows one per interface. So a test notices a program that does not set all of them.
 func forward6() error {
-	links, err := netlink.LinkList()
+	links, err := link.Whole(netlink.LinkList)
 	if err != nil {
 		return err
 	}
