@@ -24,12 +24,10 @@ type arch struct {
 // which took a fifth of the time. On arm64 it is pointer authentication: with it, a guest took ten times as long. Nor do kernels
 // of arm64 guard page tables (KPTI, which random addresses need) and branches: each system call would make the emulator
 // forget its translations, which took two fifths of the time.
-// On amd64 one thread emulates both processors of a guest. With a thread for each, QEMU 7.2 may run an instruction that the
-// kernel has patched meanwhile ("Oops: int3", Red Hat bug 2216496).
 // Of arm64 one kernel boots unless the flag -kernels names others: the versions of Linux are compared on amd64.
 var arches = map[string]arch{
 	"amd64": {"amd64", "linux-image-cloud-amd64,linux-image-6.12-cloud-amd64",
-		[]string{"qemu-system-x86_64", "-machine", "q35,hpet=off", "-accel", "tcg,thread=single", "-cpu", "max,-erms,-fsrm,-la57"}, "ttyS0", ""},
+		[]string{"qemu-system-x86_64", "-machine", "q35,accel=tcg,hpet=off", "-cpu", "max,-erms,-fsrm,-la57"}, "ttyS0", ""},
 	"arm64": {"arm64", "linux-image-6.12-cloud-arm64", []string{"qemu-system-aarch64", "-machine", "virt,accel=tcg", "-cpu", "neoverse-n1"}, "ttyAMA0",
 		"nokaslr kpti=off nospectre_bhb"},
 }

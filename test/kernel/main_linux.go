@@ -51,19 +51,7 @@ func run(args []string, out, errOut io.Writer) int {
 		fmt.Fprintln(errOut, "kernel:", err)
 		return 1
 	}
-	names := strings.Split(cmp.Or(*kernels, a.kernels), ",")
-	g.parts = divide(wanted, runtime.NumCPU()/len(names))
-	errs := make([]error, len(names))
-	var all sync.WaitGroup
-	for n, name := range names { // a guest uses little more than one CPU
-		all.Go(func() {
-			if err := g.try(ctx, name); err != nil {
-				errs[n] = fmt.Errorf("%s: %w", name, err)
-			}
-		})
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := g.boots(ctx, strings.Split(cmp.Or(*kernels, a.kernels), ","), divide(wanted)); err != nil {
 		fmt.Fprintln(errOut, "kernel:", err)
 		return 1
 	}
@@ -74,9 +62,8 @@ func run(args []string, out, errOut io.Writer) int {
 type guests struct {
 	arch    arch
 	apt     apt
-	tools   string // where commands of the architecture are
-	dir     string // for kernels and the files of guests
-	parts   []part
+	tools   string        // where commands of the architecture are
+	dir     string        // for kernels and the files of guests
 	timeout time.Duration // of one guest
 	verbose bool
 	out     io.Writer
@@ -95,16 +82,25 @@ func (g *guests) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// try boots one kernel and runs all suites in it, each part in a guest of its own.
-func (g guests) try(ctx context.Context, name string) error {
-	k, err := g.apt.fetch(ctx, name, g.dir, g.out)
-	if err != nil {
-		return err
+// boots boots each kernel for each part of the suites, as many guests at once as there are CPUs: one uses little more than one.
+func (g guests) boots(ctx context.Context, kernels []string, parts []part) error {
+	var images []image
+	for _, name := range kernels {
+		k, err := g.apt.fetch(ctx, name, g.dir, g.out)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		images = append(images, k)
 	}
-	errs := make([]error, len(g.parts))
+	errs := make([]error, len(parts)*len(images))
+	running := make(chan struct{}, runtime.NumCPU())
 	var all sync.WaitGroup
-	for n, p := range g.parts {
-		all.Go(func() { errs[n] = g.one(ctx, k, p) })
+	for n := range errs {
+		running <- struct{}{}
+		all.Go(func() {
+			errs[n] = g.one(ctx, images[n%len(images)], parts[n/len(images)])
+			<-running
+		})
 	}
 	all.Wait()
 	return errors.Join(errs...)
