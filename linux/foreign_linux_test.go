@@ -379,13 +379,34 @@ func TestRenamedClosedInterface(t *testing.T) {
 	})
 }
 
-// rename renames an interface while it is up, which works since Linux 6.2.
+// rename renames an interface. Before Linux 6.2 it must be down meanwhile, which takes its IPv6 addresses and routes: it gets them back.
 func rename(from, to string) error {
 	veth, err := netlink.LinkByName(from)
 	if err != nil {
 		return err
 	}
-	return netlink.LinkSetName(veth, to)
+	if err := netlink.LinkSetName(veth, to); !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	addresses, err := link.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(veth, netlink.FAMILY_V6) })
+	if err != nil {
+		return err
+	}
+	routes, err := link.Whole(func() ([]netlink.Route, error) { return netlink.RouteList(veth, netlink.FAMILY_ALL) })
+	if err != nil {
+		return err
+	}
+	err = errors.Join(netlink.LinkSetDown(veth), netlink.LinkSetName(veth, to), netlink.LinkSetUp(veth))
+	for _, a := range addresses {
+		a.Label = ""
+		err = errors.Join(err, netlink.AddrReplace(veth, &a))
+	}
+	for _, r := range routes {
+		if r.Protocol != unix.RTPROT_KERNEL {
+			err = errors.Join(err, netlink.RouteReplace(&r))
+		}
+	}
+	return err
 }
 
 // The decisions are read from the maps for every pod, and not for one whose interface is closed.
