@@ -171,6 +171,35 @@ func TestAdoptedInterfaces(t *testing.T) {
 	})
 }
 
+// An interface stays closed across a restart, for the claim for which it was closed, until another claim has it.
+func TestClosedByClassifiers(t *testing.T) {
+	t.Parallel()
+	onForeignHooks(t, true, func(t *testing.T, l *lab) {
+		l.echo(l.running("c", 12), 90)
+		l.apply()
+		l.allowed(l.outside, "tcp", "10.1.0.12", 90)
+		handle := l.having(12)[0].Handle
+		l.must(l.node.Do(func() error { return l.backend.CloseInterface(context.Background(), handle, "default/b/1") }))
+		for range 2 {
+			l.must(l.backend.Close())
+			l.start()
+			if found := l.having(12); len(found) != 1 || !found[0].Closed || found[0].ClosedFor != "default/b/1" {
+				t.Fatalf("after a restart the closed interface is %+v", found)
+			}
+			l.denied(l.outside, "tcp", "10.1.0.12", 90)
+			l.idleUntilQuiet()
+		}
+		l.must(l.adopt("c", handle, 12))
+		l.apply()
+		l.allowed(l.outside, "tcp", "10.1.0.12", 90)
+		l.must(l.backend.Close())
+		l.start()
+		if found := l.having(12); len(found) != 1 || found[0].Closed || found[0].Owner == "" {
+			t.Errorf("after a restart the adopted interface is %+v", found)
+		}
+	})
+}
+
 // A handle that is not one of this boot, or is damaged, names nothing.
 func TestHandles(t *testing.T) {
 	onForeign(t, func(t *testing.T, l *lab) {

@@ -54,13 +54,20 @@ func (b *Backend) openForeign() (err error) {
 		return err
 	}
 	maps.Copy(names, older)
-	for _, e := range b.ends.All() {
-		delete(names, e.Name)
-	}
 	for name := range names {
 		if index, err := link.Index(name); err == nil {
 			b.ends.closed[name] = index
 		}
+	}
+	if !b.tcx { // classifiers have no pins
+		classified, err := link.Classified()
+		if err != nil {
+			return err
+		}
+		maps.Copy(b.ends.closed, classified)
+	}
+	for _, e := range b.ends.All() {
+		delete(b.ends.closed, e.Name)
 	}
 	return nil
 }

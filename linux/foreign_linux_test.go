@@ -28,9 +28,16 @@ import (
 
 // onForeign runs a test once for each plugin that makes the interfaces of pods.
 func onForeign(t *testing.T, test func(*testing.T, *lab)) {
+	t.Helper()
+	onForeignHooks(t, false, test)
+}
+
+// onForeignHooks runs a test for each plugin; byClassifiers with programs on clsact hooks, as before Linux 6.6.
+func onForeignHooks(t *testing.T, byClassifiers bool, test func(*testing.T, *lab)) {
+	t.Helper()
 	for name := range plugins {
 		t.Run(name, func(t *testing.T) {
-			test(t, newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, name }))
+			test(t, newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir, c.ByClassifiers = true, name, byClassifiers }))
 		})
 	}
 }

@@ -147,21 +147,37 @@ func FindClassifiers(index int) (fromPod, toPod uint32, err error) {
 	return fromPod, toPod, nil
 }
 
-// DropAllClassifiers detaches the programs of all pods from interfaces that another CNI plugin made.
-func DropAllClassifiers() error {
+// Classified returns the indexes of veth interfaces that have programs of pods, by name.
+func Classified() (map[string]int, error) {
 	links, err := Whole(netlink.LinkList)
 	if err != nil {
-		return fmt.Errorf("list interfaces: %w", err)
+		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	var errs []error
+	all := make(map[string]int)
 	for _, l := range links {
 		if l.Type() != "veth" {
 			continue
 		}
 		fromPod, toPod, err := FindClassifiers(l.Attrs().Index)
-		if err == nil && (fromPod != 0 || toPod != 0) {
-			errs = append(errs, DropClassifiers(l.Attrs().Index))
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return nil, err
 		}
+		if fromPod != 0 || toPod != 0 {
+			all[l.Attrs().Name] = l.Attrs().Index
+		}
+	}
+	return all, nil
+}
+
+// DropAllClassifiers detaches the programs of all pods from interfaces that another CNI plugin made.
+func DropAllClassifiers() error {
+	all, err := Classified()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, index := range all {
+		errs = append(errs, DropClassifiers(index))
 	}
 	return errors.Join(errs...)
 }
