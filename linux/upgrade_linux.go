@@ -228,9 +228,20 @@ func (b *Backend) takeClosed() error {
 		return err
 	}
 	for name := range names {
-		b.step("take links of a closed interface")
+		b.step("replace programs of a closed interface")
 		if err := b.path.TakeLinks(name); err != nil {
 			return err
+		}
+	}
+	if b.tcx {
+		return nil
+	}
+	for name, index := range b.ends.closed {
+		b.step("replace programs of a closed interface")
+		if err := b.programForeign(name, index); err != nil {
+			if exists, unknown := link.Exists(index); exists || unknown != nil {
+				return err
+			}
 		}
 	}
 	return nil

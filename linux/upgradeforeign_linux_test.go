@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // stays checks that an interface without an endpoint drops every packet.
@@ -26,111 +27,102 @@ func (u *upgradeTraffic) stays(closed string, n byte) {
 	}
 }
 
+// sameClassifiers checks that no interface keeps an older program on its clsact hooks.
+func (u *upgradeTraffic) sameClassifiers(names ...string) {
+	u.t.Helper()
+	programs := make(map[[2]uint32][]string)
+	u.must(u.node.Do(func() error {
+		for _, name := range names {
+			index, err := link.Index(name)
+			if err != nil {
+				return err
+			}
+			fromPod, toPod, err := link.FindClassifiers(index)
+			if err != nil {
+				return err
+			}
+			ids := [2]uint32{fromPod, toPod}
+			programs[ids] = append(programs[ids], name)
+		}
+		return nil
+	}))
+	if len(programs) != 1 {
+		u.t.Errorf("programs and their interfaces: %v", programs)
+	}
+}
+
 // An agent of mode policy replaces the programs and maps of an older layout under traffic, on the interfaces of another
 // plugin. A closed interface stays closed, also if it was renamed, and so does one that is closed meanwhile.
 func TestForeignUpgrade(t *testing.T) {
-	if !hasTCX(t) {
-		t.Skip("the hooks of closed interfaces are not known without links")
-	}
 	t.Parallel()
-	onForeign(t, func(t *testing.T, l *lab) {
-		u := newUpgradeTraffic(l)
-		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
-			l.echo(l.pod(name, n), 8080)
-			u.pod[name] = n
-		}
-		l.apply(u.policies...)
-		u.ready()
-		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
-			l.allowed(l.outside, "tcp", podIPs(n)[0].String(), 8080)
-			if name != "e" {
-				l.delete(name)
-				delete(u.pod, name)
-				u.stays(name, n)
-			}
-		}
-		l.must(l.node.Do(func() error { return rename("veth-d", "veth-x") }))
-		u.begin()
-		u.judge()
-		u.age()
-		u.watchSteps()
-		l.start()
-		u.judge() // by the old programs
-		if faults := u.backend.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "v1") {
-			t.Errorf("faults before the first State: %q", faults)
-		}
-		if found := l.having(13); len(found) != 1 || !found[0].Closed {
-			t.Errorf("the closed interface is %+v", found)
-		}
-		f := l.pod("f", 16) // the older layout does not know it
-		for _, to := range []string{outsideAddr4, outsideAddr6, "10.1.0.12"} {
-			l.denied(f, "tcp", to, 8080)
-			l.denied(f, "udp", to, 8080)
-		}
-		u.pod["f"] = 16
-		l.delete("e") // the older layout still knows it
-		delete(u.pod, "e")
-		u.stays("e", 15)
-		u.adopt()
-		u.judge()
-		l.allowed(f, "tcp", outsideAddr4, 8080)
-		l.denied(f, "tcp", "10.1.0.12", 8080)
-		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
-			u.stays(name, n)
-		}
-		u.settled()
-		l.again() // as any restart
-		u.adopt()
-		u.judge()
-		for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
-			u.stays(name, n)
-		}
-		u.settled()
-		u.end()
-	})
+	onForeign(t, upgradeForeign)
 }
 
-// The same with classifiers in place of links, as on Linux before 6.6, and without closed interfaces.
+// The same with classifiers in place of links, as on Linux before 6.6.
 func TestForeignUpgradeByClassifiers(t *testing.T) {
 	t.Parallel()
-	for name := range plugins {
-		t.Run(name, func(t *testing.T) {
-			upgradeClassifiers(t, newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir, c.ByClassifiers = true, name, true }))
-		})
-	}
+	onForeignHooks(t, true, upgradeForeign)
 }
 
-func upgradeClassifiers(t *testing.T, l *lab) {
+func upgradeForeign(t *testing.T, l *lab) {
 	u := newUpgradeTraffic(l)
-	if n := l.classified("a", "b"); n != 2 {
-		t.Fatalf("%d of 2 pods are on classifiers", n)
+	for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+		l.echo(l.pod(name, n), 8080)
+		u.pod[name] = n
 	}
+	l.apply(u.policies...)
+	u.ready()
+	for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+		l.allowed(l.outside, "tcp", podIPs(n)[0].String(), 8080)
+		if name != "e" {
+			l.delete(name)
+			delete(u.pod, name)
+			u.stays(name, n)
+		}
+	}
+	l.must(l.node.Do(func() error { return rename("veth-d", "veth-x") }))
 	u.begin()
 	u.judge()
 	u.age()
+	u.watchSteps()
 	l.start()
-	u.judge()           // by the old programs
+	u.judge() // by the old programs
+	if faults := u.backend.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "v1") {
+		t.Errorf("faults before the first State: %q", faults)
+	}
+	if found := l.having(13); len(found) != 1 || !found[0].Closed {
+		t.Errorf("the closed interface is %+v", found)
+	}
 	f := l.pod("f", 16) // the older layout does not know it
-	l.denied(f, "tcp", outsideAddr4, 8080)
-	l.denied(f, "udp", outsideAddr6, 8080)
+	for _, to := range []string{outsideAddr4, outsideAddr6, "10.1.0.12"} {
+		l.denied(f, "tcp", to, 8080)
+		l.denied(f, "udp", to, 8080)
+	}
 	u.pod["f"] = 16
+	l.delete("e") // the older layout still knows it
+	delete(u.pod, "e")
+	u.stays("e", 15)
 	u.adopt()
 	u.judge()
 	l.allowed(f, "tcp", outsideAddr4, 8080)
 	l.denied(f, "tcp", "10.1.0.12", 8080)
+	for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+		u.stays(name, n)
+	}
 	u.settled()
+	u.sameClassifiers("veth-a", "veth-c", "veth-e", "veth-f", "veth-x")
 	l.again() // as any restart
 	u.adopt()
 	u.judge()
+	for n, name := range map[byte]string{13: "c", 14: "d", 15: "e"} {
+		u.stays(name, n)
+	}
 	u.settled()
 	u.end()
 }
 
 // An agent of mode policy that is killed at any step of an upgrade loses nothing, and the next one completes it.
 func TestForeignUpgradeIsKilledAtEveryStep(t *testing.T) {
-	if !hasTCX(t) {
-		t.Skip("the hooks of closed interfaces are not known without links")
-	}
 	t.Parallel()
 	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
 	u := newUpgradeTraffic(l)
@@ -138,7 +130,7 @@ func TestForeignUpgradeIsKilledAtEveryStep(t *testing.T) {
 	l.delete("c")
 	u.ready()
 	u.begin()
-	u.killAtEveryStep("decide egress beside older", "take links of a closed interface")
+	u.killAtEveryStep("decide egress beside older", "replace programs of a closed interface")
 	u.judge()
 	u.stays("c", 13)
 	u.end()
