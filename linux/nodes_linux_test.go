@@ -111,12 +111,15 @@ func (n nodes) straight(want bool, f func()) {
 	}
 	f()
 	for i, l := range n {
-		packets := 0
+		var packets [][]byte
 		for _, end := range ends[i] {
-			packets += len(end.handedOver())
+			packets = append(packets, end.handedOver()...)
 		}
-		if (packets == 0) != want {
-			l.t.Errorf("%d packets to pods of %s went through its stack", packets, nearAndFar[i].Name)
+		if (len(packets) == 0) != want {
+			l.t.Errorf("%d packets to pods of %s went through its stack", len(packets), nearAndFar[i].Name)
+			for _, frame := range packets[:min(len(packets), 4)] {
+				l.t.Logf("% x", frame[:min(len(frame), 80)])
+			}
 		}
 	}
 }
