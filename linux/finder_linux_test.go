@@ -158,6 +158,7 @@ func TestAdoptedInterfaces(t *testing.T) {
 			t.Fatalf("after a restart the closed interface is %+v", found)
 		}
 		l.must(l.adopt("a", l.having(11)[0].Handle, 11))
+		l.must(l.node.Do(forgetNeighbours)) // else the node may report an unreachable host
 		l.denied(l.outside, "tcp", "10.1.0.12", 90)
 		delete(l.local, model.MakeEndpointID("adopted-b", "eth0"))
 		l.must(l.adopt("c", next[0].Handle, 12))
