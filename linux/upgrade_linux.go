@@ -236,12 +236,18 @@ func (b *Backend) takeClosed() error {
 	if b.tcx {
 		return nil
 	}
-	for name, index := range b.ends.closed {
+	// A closed interface may have vanished since the start, and another may have its index.
+	classified, err := link.Classified()
+	if err != nil {
+		return err
+	}
+	for name, index := range classified {
+		if b.ends.closed[name] != index {
+			continue
+		}
 		b.step("replace programs of a closed interface")
 		if err := b.programForeign(name, index); err != nil {
-			if exists, unknown := link.Exists(index); exists || unknown != nil {
-				return err
-			}
+			return err
 		}
 	}
 	return nil

@@ -3,8 +3,11 @@
 package linux_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/link"
@@ -134,4 +137,43 @@ func TestForeignUpgradeIsKilledAtEveryStep(t *testing.T) {
 	u.judge()
 	u.stays("c", 13)
 	u.end()
+}
+
+// An interface that gets the name and the index of a closed one during an upgrade stays without programs.
+func TestForeignUpgradeAndReusedIndex(t *testing.T) {
+	t.Parallel()
+	l := newLabWith(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir, c.ByClassifiers = true, "bridged", true })
+	u := newUpgradeTraffic(l)
+	l.pod("c", 13)
+	l.delete("c")
+	u.ready()
+	u.age()
+	index, replaced := 0, false
+	u.step = func(name string) {
+		if name != "migrate late flows" || replaced {
+			return
+		}
+		var err error
+		if index, err = link.Index("veth-c"); err == nil {
+			attrs := netlink.LinkAttrs{Name: "veth-c", Index: index}
+			err = errors.Join(netlink.LinkDel(&netlink.GenericLink{LinkAttrs: attrs}), netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "other"}))
+		}
+		if err != nil {
+			t.Errorf("replace veth-c: %v", err)
+		}
+		replaced = true
+	}
+	l.start()
+	u.adopt()
+	if !replaced {
+		t.Fatal("veth-c was not replaced")
+	}
+	l.must(l.node.Do(func() error {
+		fromPod, toPod, err := link.FindClassifiers(index)
+		if fromPod != 0 || toPod != 0 {
+			t.Errorf("interface %d has programs %d and %d", index, fromPod, toPod)
+		}
+		return err
+	}))
+	u.settled()
 }
