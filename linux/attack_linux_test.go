@@ -406,7 +406,7 @@ func sysctl(path, value string) error {
 // idleUntilQuiet runs Idle until the backend has seen all changes.
 func (l *lab) idleUntilQuiet() {
 	l.t.Helper()
-	time.Sleep(1100 * time.Millisecond) // linux.lookAtOrigins
+	time.Sleep(1100 * time.Millisecond) // sources.period
 	for l.idle() {
 	}
 }

@@ -59,7 +59,7 @@ func newAuditLab(t *testing.T) *auditLab {
 		l.pod(name, byte(11+i))
 	}
 	a.enforce(a.policies(0)...)
-	time.Sleep(1100 * time.Millisecond) // linux.lookAtWays
+	time.Sleep(1100 * time.Millisecond) // fastpath.period
 	for l.idle() {
 	}
 	l.pod("d", 14) // stays on clsact hooks

@@ -95,7 +95,7 @@ func (n nodes) applyTo(cluster []*model.Node, policies ...*model.Policy) {
 
 func (n nodes) settle() {
 	n[0].t.Helper()
-	time.Sleep(1100 * time.Millisecond) // linux.lookAtWays
+	time.Sleep(1100 * time.Millisecond) // fastpath.period
 	for _, l := range n {
 		for l.idle() {
 		}

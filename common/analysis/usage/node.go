@@ -29,7 +29,7 @@ type Report struct {
 	Policies  Policies
 }
 
-// NewReport returns the report about a Bundle, which needs no more than inspect.Brief has.
+// NewReport returns the report about a Bundle, which needs no more than Agent.Brief has.
 func NewReport(b *inspect.Bundle) *Report {
 	r := &Report{About: b.About, Endpoints: len(b.Endpoints), Policies: Of(b)}
 	a := &r.About
