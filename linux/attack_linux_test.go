@@ -118,7 +118,8 @@ func (l *lab) wire(ns *netns.NS, device string) *wire {
 			return err
 		}
 		w.mac = i.HardwareAddr
-		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(htons(unix.ETH_P_ALL))); err != nil {
+		// Protocol 0: with ETH_P_ALL it would receive the packets of all interfaces until Bind.
+		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 			return err
 		}
 		if err := unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20); err != nil {
