@@ -3,6 +3,7 @@
 package main
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -42,7 +43,7 @@ func TestAdapter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if has.linkLocal.IsValid() && has.linkLocal.Zone() != "" && has.mtu == 1400 {
+			if has.linkLocal.IsValid() && has.linkLocal.Zone() != "" && has.mtu == 1400 && spaces[i].Do(func() error { return listen(has.linkLocal) }) == nil {
 				pods[i].ip = has.linkLocal
 				break
 			}
@@ -63,4 +64,13 @@ func TestAdapter(t *testing.T) {
 	if has, err := s.Adapter(pod{ip: netip.MustParseAddr("192.0.2.1")}); err != nil || has != (adapter{}) {
 		t.Errorf("a pod without its address has %+v, %v", has, err)
 	}
+}
+
+// listen returns an error while the kernel has not yet assigned an address to its interface.
+func listen(ip netip.Addr) error {
+	l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
