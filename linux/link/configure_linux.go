@@ -20,12 +20,15 @@ import (
 const RouteProtocol netlink.RouteProtocol = 73
 
 // Configure sets the addresses, routes and neighbours of both ends of a pair, and sets them up,
-// the pod's end last. If another CNI plugin made the pair, it does not change the pod's end.
+// the pod's end last. Packets then pass in both directions. If another CNI plugin made the pair, it does not change the pod's end.
 func Configure(s PairSpec, p Pair) error {
 	if err := ConfigureHost(s, p); err != nil || s.Taken != nil {
 		return err
 	}
-	return configurePod(s, p)
+	if err := configurePod(s, p); err != nil {
+		return err
+	}
+	return awaitHost(p)
 }
 
 // ConfigureHost configures the host end.
@@ -137,21 +140,50 @@ func configurePod(s PairSpec, p Pair) error {
 // awaitLocal waits until the pod accepts packets to its addresses. For IPv6 the kernel
 // completes the last step in a worker, which may be delayed.
 func awaitLocal(h *netlink.Handle, s PairSpec) error {
-	const patience, longest = 2 * time.Second, time.Millisecond
 	for _, ip := range s.IPs {
-		pause := longest / 16
-		for began := time.Now(); ; time.Sleep(pause) {
-			pause = min(2*pause, longest)
+		err := await(func() (bool, error) {
 			routes, err := h.RouteGet(ip.AsSlice())
-			if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
-				break
-			}
-			if time.Since(began) > patience {
-				return fmt.Errorf("address %s of %s in %s is not usable after %v: %w", ip, s.IfName, s.NetNS, patience, errors.Join(err, os.ErrDeadlineExceeded))
-			}
+			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, err
+		})
+		if err != nil {
+			return fmt.Errorf("address %s of %s in %s is not usable: %w", ip, s.IfName, s.NetNS, err)
 		}
 	}
 	return nil
+}
+
+// awaitHost waits until the node sends packets to the pod. Until a worker of the kernel has seen that both ends are up, the kernel
+// drops them (noop_qdisc). Since Linux 6.8, reading the interface does the work of the worker (rtnl_getlink).
+func awaitHost(p Pair) error {
+	var state netlink.LinkOperState
+	err := await(func() (bool, error) {
+		l, err := netlink.LinkByIndex(p.Index)
+		if err != nil {
+			return false, err
+		}
+		state = l.Attrs().OperState
+		return state == netlink.OperUp, nil
+	})
+	if err != nil {
+		return fmt.Errorf("interface %s does not send, its state is %s: %w", p.Name, state, err)
+	}
+	return nil
+}
+
+// await repeats a check until it succeeds. Its error says how long it waited, and includes that of the last check.
+func await(check func() (done bool, err error)) error {
+	const patience, longest = 2 * time.Second, time.Millisecond
+	pause := longest / 16
+	for began := time.Now(); ; time.Sleep(pause) {
+		done, err := check()
+		if done {
+			return nil
+		}
+		if time.Since(began) > patience {
+			return errors.Join(fmt.Errorf("waited %v: %w", patience, os.ErrDeadlineExceeded), err)
+		}
+		pause = min(2*pause, longest)
+	}
 }
 
 // podRoutes routes all packets of one IP version to the host end of the pair.
