@@ -3,13 +3,17 @@
 package path
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/path/reference"
@@ -45,6 +49,7 @@ func tooSlow() bool { return os.Getenv("ISTHMUS_EMULATED") != "" && runtime.GOAR
 func writingAgent(t *testing.T, r *Runner) {
 	t.Helper()
 	all := openings(t, r)
+	defer apart(t)()
 	stop := r.replay.Stir()
 	denied := make(map[evaluator]int) // although policy allows them
 	for _, o := range all {
@@ -70,6 +75,53 @@ func writingAgent(t *testing.T, r *Runner) {
 	}
 	if misses() {
 		t.Errorf("of each program's verdicts on maps that change, some are unsure: %v", denied)
+	}
+}
+
+// apart gives the thread of the test a processor of its own, and all other threads the others, so that the agent and a program run at
+// the same time. Without it a busy scheduler may give both the same processor, and no verdict is unsure.
+func apart(t *testing.T) (undo func()) {
+	t.Helper()
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	rest, own := all, unix.CPUSet{}
+	for n := 0; own.Count() == 0; n++ {
+		if all.IsSet(n) {
+			own.Set(n)
+			rest.Clear(n)
+		}
+	}
+	if rest.Count() == 0 {
+		return func() {}
+	}
+	runtime.LockOSThread()
+	bind(t, &rest)
+	if err := unix.SchedSetaffinity(0, &own); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		bind(t, &all)
+		runtime.UnlockOSThread()
+	}
+}
+
+// bind binds all threads to processors.
+func bind(t *testing.T, to *unix.CPUSet) {
+	t.Helper()
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err == nil {
+			err = unix.SchedSetaffinity(id, to)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatalf("bind thread %s to processors: %v", thread.Name(), err)
+		}
 	}
 }
 
