@@ -44,7 +44,7 @@ func TestCoverage(t *testing.T) {
 		packets int
 		share   time.Duration // of the time, in percent
 	}{{Ample, 500, length, 60}, {Scarce, 24, 4 * length, 15}, {Tight, 36, 4 * length, 25}} {
-		r, err := Open(of.flows, c)
+		r, err := Open(of.flows, Instruments{Coverage: c, Unsettled: of.flows == Ample})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestCoverageAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	r, err := Open(Ample, c)
+	r, err := Open(Ample, Instruments{Coverage: c})
 	if err != nil {
 		t.Fatal(err)
 	}

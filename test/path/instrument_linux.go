@@ -9,14 +9,24 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 )
 
+// Instruments are changes of the programs before they are loaded.
+type Instruments struct {
+	// Coverage records the blocks that run, if it is not nil.
+	Coverage *Coverage
+	// Unsettled makes Runner.unsettle possible.
+	Unsettled bool
+}
+
 // arrival holds the fields of struct sk_buff that test runs of netfilter programs cannot set: the mark, and the
-// device on which a packet arrived. The programs read them from an array instead.
+// device on which a packet arrived. The programs read them from an array instead. Its third word is the step of
+// the generation.
 type arrival struct {
 	values *ebpf.Map
 	memory *ebpf.Memory
@@ -25,8 +35,11 @@ type arrival struct {
 // arrivalFields are the indices of the fields in the array, in words.
 var arrivalFields = map[string]uint32{"mark": 0, "skb_iif": 1}
 
+// stepOffset is the offset of the step of the generation in the array, in bytes.
+const stepOffset = 8
+
 func newArrival() (*arrival, error) {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "arrival", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: 1 << 10 /* BPF_F_MMAPABLE */})
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "arrival", Type: ebpf.Array, KeySize: 4, ValueSize: 12, MaxEntries: 1, Flags: 1 << 10 /* BPF_F_MMAPABLE */})
 	if err != nil {
 		return nil, fmt.Errorf("create the array of fields: %w", err)
 	}
@@ -45,14 +58,19 @@ func (a *arrival) set(mark uint32, device int) error {
 	return err
 }
 
+// setStep sets what programs add to the generation of the maps before each time that they read it.
+func (a *arrival) setStep(n uint32) error {
+	_, err := a.memory.WriteAt(binary.NativeEndian.AppendUint32(nil, n), stepOffset)
+	return err
+}
+
 func (a *arrival) Close() error { return a.values.Close() }
 
-// instrument changes the programs of a spec before they are loaded: they read the fields of a, and record their
-// blocks in c if it is not nil.
-func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
+// instrument changes the programs of a spec before they are loaded: they read the fields of a.
+func instrument(spec *ebpf.CollectionSpec, a *arrival, with Instruments) error {
 	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 		p := spec.Programs[name]
-		if c == nil && p.Type != ebpf.Netfilter {
+		if with == (Instruments{}) && p.Type != ebpf.Netfilter {
 			continue
 		}
 		g, err := newGraph(p.Instructions)
@@ -60,8 +78,13 @@ func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
 			return fmt.Errorf("instrument %s: %w", name, err)
 		}
 		before := make(map[int]asm.Instructions)
-		if c != nil {
-			before = c.notes(g, objectOf(spec), name)
+		if with.Coverage != nil {
+			before = with.Coverage.notes(g, objectOf(spec), name)
+		}
+		if with.Unsettled {
+			if err := a.addSteps(g, before); err != nil {
+				return fmt.Errorf("instrument %s: %w", name, err)
+			}
 		}
 		if p.Type == ebpf.Netfilter {
 			if err := a.replace(g, before, spec.Types); err != nil {
@@ -127,6 +150,29 @@ func (a *arrival) replace(g *graph, before map[int]asm.Instructions, types *btf.
 	}
 	if replaced != len(arrivalFields) {
 		return fmt.Errorf("%d loads of fields instead of %d", replaced, len(arrivalFields))
+	}
+	return nil
+}
+
+// addSteps makes a program add the step to the generation of the maps before each load of it in current_generation (bpf/include/policy.h).
+func (a *arrival) addSteps(g *graph, before map[int]asm.Instructions) error {
+	live, line := g.liveness(), ""
+	for i, ins := range g.insns {
+		if at, ok := ins.Source().(*btf.Line); ok {
+			line = at.Line()
+		}
+		if !strings.Contains(line, "s->number") || ins.OpCode.Class() != asm.LdXClass || ins.OpCode.Size() != asm.Word {
+			continue
+		}
+		free := asm.R0
+		for live[i]&(1<<free) != 0 {
+			free++
+		}
+		if free > asm.R9 {
+			return fmt.Errorf("no register is free at instruction %d", i)
+		}
+		before[i] = append(before[i], asm.LoadMapValue(free, a.values.FD(), stepOffset), asm.LoadMem(free, free, 0, asm.Word),
+			asm.AddAtomic.Mem(ins.Src, free, asm.Word, ins.Offset))
 	}
 	return nil
 }

@@ -30,10 +30,15 @@ var filters = flag.Bool("filters", false, "the kernel has no BPF programs of net
 
 func open(t *testing.T, flows int) *Runner {
 	t.Helper()
+	return openWith(t, flows, Instruments{})
+}
+
+func openWith(t *testing.T, flows int, with Instruments) *Runner {
+	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
-	r, err := Open(flows, nil)
+	r, err := Open(flows, with)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +193,7 @@ func (f *fuzzing) continues() bool { return time.Now().Before(f.end) && f.failur
 // take runs sequences on one node, until one fails or the time is over, which begins when the programs are loaded. It returns an
 // error if the test itself fails.
 func (f *fuzzing) take(flows, packets int, limit time.Duration) error {
-	r, err := Open(flows, nil)
+	r, err := Open(flows, Instruments{})
 	if err != nil {
 		return err
 	}

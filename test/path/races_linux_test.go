@@ -3,17 +3,9 @@
 package path
 
 import (
-	"errors"
-	"maps"
 	"net/netip"
-	"os"
-	"runtime"
-	"slices"
-	"strconv"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/path/reference"
@@ -21,7 +13,7 @@ import (
 
 // TestWritingAgent checks that programs evaluate policy again while the agent writes, and finally deny.
 func TestWritingAgent(t *testing.T) {
-	writingAgent(t, open(t, Ample))
+	writingAgent(t, openWith(t, Ample, Instruments{Unsettled: true}))
 }
 
 // opening is a packet that opens a flow at a hook.
@@ -34,93 +26,34 @@ type opening struct {
 	allowed, hooked bool
 }
 
-// evaluator is a program that evaluates policy.
-type evaluator struct {
-	hook   loader.Hook
-	hooked bool
-}
-
-// tooSlow is whether a system call of the agent takes longer than all verdicts of a packet, so that none is unsure: in guests
-// of make test-kernel for arm64.
-func tooSlow() bool { return os.Getenv("ISTHMUS_EMULATED") != "" && runtime.GOARCH == "arm64" }
-
-// writingAgent sends packets while the generation of the maps changes continuously. Packets that policy denies
-// never pass. Each program denies others sometimes, because no verdict is sure. When the agent has finished, these pass.
+// writingAgent sends packets while the generation of the maps changes continuously: packets that policy denies never pass. Then it
+// changes during each verdict, so that none is sure: each program denies all packets. At rest, those that policy allows pass.
 func writingAgent(t *testing.T, r *Runner) {
 	t.Helper()
 	all := openings(t, r)
-	defer apart(t)()
 	stop := r.replay.Stir()
-	denied := make(map[evaluator]int) // although policy allows them
-	for _, o := range all {
-		if o.allowed {
-			denied[evaluator{o.hook, o.hooked}] = 0
-		}
-	}
-	misses := func() bool { return !tooSlow() && slices.Contains(slices.Collect(maps.Values(denied)), 0) }
-	for begin := time.Now(); time.Since(begin) < time.Second || misses() && time.Since(begin) < 20*time.Second; {
+	for begin := time.Now(); time.Since(begin) < time.Second; {
 		for i := range all {
-			if o := &all[i]; !passes(t, r, o) && o.allowed {
-				denied[evaluator{o.hook, o.hooked}]++
-			}
+			passes(t, r, &all[i])
 		}
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
+	if err := r.unsettle(true); err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		if passes(t, r, &all[i]) {
+			t.Errorf("hook %d, no verdict is sure: passes: %s", all[i].hook, Text([]Step{{Packet: &all[i].packet}}))
+		}
+	}
+	if err := r.unsettle(false); err != nil {
+		t.Fatal(err)
+	}
 	for i := range all {
 		if !passes(t, r, &all[i]) && all[i].allowed {
 			t.Errorf("hook %d, at rest: dropped: %s", all[i].hook, Text([]Step{{Packet: &all[i].packet}}))
-		}
-	}
-	if misses() {
-		t.Errorf("of each program's verdicts on maps that change, some are unsure: %v", denied)
-	}
-}
-
-// apart gives the thread of the test a processor of its own, and all other threads the others, so that the agent and a program run at
-// the same time. Without it a busy scheduler may give both the same processor, and no verdict is unsure.
-func apart(t *testing.T) (undo func()) {
-	t.Helper()
-	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
-	rest, own := all, unix.CPUSet{}
-	for n := 0; own.Count() == 0; n++ {
-		if all.IsSet(n) {
-			own.Set(n)
-			rest.Clear(n)
-		}
-	}
-	if rest.Count() == 0 {
-		return func() {}
-	}
-	runtime.LockOSThread()
-	bind(t, &rest)
-	if err := unix.SchedSetaffinity(0, &own); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		bind(t, &all)
-		runtime.UnlockOSThread()
-	}
-}
-
-// bind binds all threads to processors.
-func bind(t *testing.T, to *unix.CPUSet) {
-	t.Helper()
-	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, thread := range threads {
-		id, err := strconv.Atoi(thread.Name())
-		if err == nil {
-			err = unix.SchedSetaffinity(id, to)
-		}
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			t.Fatalf("bind thread %s to processors: %v", thread.Name(), err)
 		}
 	}
 }

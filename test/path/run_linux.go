@@ -92,9 +92,8 @@ const (
 )
 
 // Open loads the programs in a new namespace, with a flow table of the given size. It needs root. Call all
-// methods from the same goroutine, which stays in the namespace. If c is not nil, it records the coverage of the
-// programs.
-func Open(flows int, c *Coverage) (*Runner, error) {
+// methods from the same goroutine, which stays in the namespace.
+func Open(flows int, with Instruments) (*Runner, error) {
 	if err := enterLab(); err != nil {
 		return nil, err
 	}
@@ -114,9 +113,9 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 				return err
 			}
 		}
-		return instrument(spec, a, c)
+		return instrument(spec, a, with)
 	}
-	if c != nil {
+	if with.Coverage != nil {
 		s.Events = loader.DefaultEvents()
 	}
 	s.Tracking = func() loader.Tracking { return loader.FindTracking("/sys") }
@@ -264,6 +263,14 @@ func (r *Runner) run(h loader.Hook, device, ingress int, mark uint32, p *referen
 		return out, fmt.Errorf("step %d: the kernel refuses the frame %x: %w", r.at+1, r.buf, err)
 	}
 	return out, err
+}
+
+// unsettle makes each verdict unsure, or ends that: the generation of the maps changes before each time that a program reads it.
+func (r *Runner) unsettle(on bool) error {
+	if on {
+		return r.arrival.setStep(1)
+	}
+	return r.arrival.setStep(0)
 }
 
 // compare reports a difference between what a program did and what it should have done.
