@@ -20,7 +20,7 @@ import (
 const RouteProtocol netlink.RouteProtocol = 73
 
 // Configure sets the addresses, routes and neighbours of both ends of a pair, and sets them up,
-// the pod's end last. Packets then pass in both directions. If another CNI plugin made the pair, it does not change the pod's end.
+// the pod's end last. When it returns, both ends send. It neither changes nor awaits the pod's end of another CNI plugin.
 func Configure(s PairSpec, p Pair) error {
 	if err := ConfigureHost(s, p); err != nil || s.Taken != nil {
 		return err

@@ -72,13 +72,21 @@ func (g *graph) label(i int) string {
 // free finds a register that is not live at an instruction of the block that begins at i.
 func (g *graph) free(i int, live []uint16) (at int, r asm.Register, ok bool) {
 	for k := i; k < len(g.insns) && (k == i || !g.leader[k]); k++ {
-		for r := asm.R0; r <= asm.R9; r++ {
-			if live[k]&(1<<r) == 0 {
-				return k, r, true
-			}
+		if r, ok := dead(live[k]); ok {
+			return k, r, true
 		}
 	}
 	return 0, 0, false
+}
+
+// dead returns a register that is not live.
+func dead(live uint16) (r asm.Register, ok bool) {
+	for r := asm.R0; r <= asm.R9; r++ {
+		if live&(1<<r) == 0 {
+			return r, true
+		}
+	}
+	return 0, false
 }
 
 // insert returns the instructions with others inserted before them, by index. Jumps get labels, because their

@@ -164,11 +164,8 @@ func (a *arrival) addSteps(g *graph, before map[int]asm.Instructions) error {
 		if !strings.Contains(line, "s->number") || ins.OpCode.Class() != asm.LdXClass || ins.OpCode.Size() != asm.Word {
 			continue
 		}
-		free := asm.R0
-		for live[i]&(1<<free) != 0 {
-			free++
-		}
-		if free > asm.R9 {
+		free, ok := dead(live[i])
+		if !ok {
 			return fmt.Errorf("no register is free at instruction %d", i)
 		}
 		before[i] = append(before[i], asm.LoadMapValue(free, a.values.FD(), stepOffset), asm.LoadMem(free, free, 0, asm.Word),
