@@ -41,20 +41,25 @@ type Flow struct {
 	Protocol model.Protocol
 }
 
-// Dial opens a connection by TCP or UDP. Patience begins with the first packet: on a busy machine a goroutine may wait for long
-// until it sends.
+// sending bounds the time until a packet is sent. On a busy machine a goroutine may wait for long.
+const sending = 10 * time.Second
+
+// Dial opens a connection by TCP or UDP. Patience begins with the first packet, so it matters only to TCP.
 func (f Flow) Dial(ctx context.Context, patience time.Duration) (c net.Conn, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d := net.Dialer{Control: func(string, string, syscall.RawConn) error {
-		end := time.AfterFunc(patience, func() { cancel(os.ErrDeadlineExceeded) })
-		context.AfterFunc(ctx, func() { end.Stop() })
-		return nil
-	}}
+	d := net.Dialer{}
 	if f.Protocol == model.UDP {
 		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.From, cmp.Or(f.FromPort, freshPort())))
-	} else if f.From.IsValid() || f.FromPort != 0 {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.From, f.FromPort))
+	} else {
+		if f.From.IsValid() || f.FromPort != 0 {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.From, f.FromPort))
+		}
+		d.Control = func(string, string, syscall.RawConn) error {
+			end := time.AfterFunc(patience, func() { cancel(os.ErrDeadlineExceeded) })
+			context.AfterFunc(ctx, func() { end.Stop() })
+			return nil
+		}
 	}
 	err = f.NS.Do(func() (err error) {
 		c, err = d.DialContext(ctx, strings.ToLower(f.Protocol.String()), f.To.String())
@@ -97,11 +102,13 @@ func (f Flow) Read(patience time.Duration) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
 	if f.Protocol == model.UDP {
-		if _, err := c.Write([]byte("hello")); err != nil {
+		if err := send(c, []byte("hello")); err != nil {
 			return "", err
 		}
+	}
+	c.SetReadDeadline(time.Now().Add(patience))
+	if f.Protocol == model.UDP {
 		buf := make([]byte, 2048)
 		n, err := c.Read(buf)
 		return string(buf[:n]), err
@@ -122,10 +129,10 @@ func (f Flow) Seen(patience time.Duration) (netip.Addr, error) {
 // Exchange sends a message on an open connection and waits for its echo.
 func Exchange(c net.Conn, patience time.Duration) error {
 	message := []byte("hello")
-	c.SetDeadline(time.Now().Add(patience))
-	if _, err := c.Write(message); err != nil {
+	if err := send(c, message); err != nil {
 		return err
 	}
+	c.SetReadDeadline(time.Now().Add(patience))
 	answer := make([]byte, len(message))
 	if _, err := io.ReadFull(c, answer); err != nil {
 		return err
@@ -134,6 +141,12 @@ func Exchange(c net.Conn, patience time.Duration) error {
 		return fmt.Errorf("sent %q, got %q", message, answer)
 	}
 	return nil
+}
+
+func send(c net.Conn, message []byte) error {
+	c.SetWriteDeadline(time.Now().Add(sending))
+	_, err := c.Write(message)
+	return err
 }
 
 // Silent reports whether an error means that no answer came.

@@ -71,11 +71,12 @@ func initSCTP(at, to netip.AddrPort, patience time.Duration) ([]byte, error) {
 		return nil, err
 	}
 	defer pc.Close()
-	pc.SetDeadline(time.Now().Add(patience))
+	pc.SetWriteDeadline(time.Now().Add(sending))
 	port, tag := cmp.Or(at.Port(), freshPort()), rand.Uint32()|1
 	if _, err := pc.WriteTo(sctpPacket(sctpInit, port, to.Port(), 0, tag, nil), &net.IPAddr{IP: to.Addr().AsSlice()}); err != nil {
 		return nil, err
 	}
+	pc.SetReadDeadline(time.Now().Add(patience))
 	buf := make([]byte, 2048)
 	for {
 		n, from, err := pc.ReadFrom(buf)

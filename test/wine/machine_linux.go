@@ -73,8 +73,10 @@ func New(ctx context.Context, dir, bin string) (*Machine, error) {
 func Enter(ctx context.Context, ns *netns.NS, dir, bin string) (*Machine, error) {
 	m := &Machine{dir: dir, bin: bin, NS: ns}
 	var err error
-	m.prefix, err = newPrefix(ctx, m.File(prefixDir), bin, ns)
-	return m, err
+	if m.prefix, err = newPrefix(ctx, m.File(prefixDir), bin, ns); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // File names in the directory of a machine.
