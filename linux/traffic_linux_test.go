@@ -130,10 +130,10 @@ func fragmentsTo(to string, port int) error {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(300 * time.Millisecond))
 	if _, err := c.Write(make([]byte, 5000)); err != nil {
 		return err
 	}
+	c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	_, err = c.Read(make([]byte, 1))
 	return err
 }

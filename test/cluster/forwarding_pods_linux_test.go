@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // twin is a pod on linux2, on the node of the server: pods are placed in order of their
@@ -104,7 +105,7 @@ func TestForwardingBehindXDP(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, conn := range open {
-				eventually(t, func() error { return exchange(conn, impatience) })
+				eventually(t, func() error { return traffic.Exchange(conn, impatience) })
 			}
 			stillOpen(t, c, "without a deny list", open)
 		})
@@ -135,7 +136,7 @@ func stillOpen(t *testing.T, c *cluster.Cluster, when string, open []net.Conn) {
 	t.Helper()
 	past(t, c, when, func() {
 		for _, conn := range open {
-			if err := exchange(conn, patience); err != nil {
+			if err := traffic.Exchange(conn, patience); err != nil {
 				t.Errorf("%s: on an open flow to %s: %v", when, conn.RemoteAddr(), err)
 			}
 		}
@@ -155,7 +156,7 @@ func underDenyList(t *testing.T, c *cluster.Cluster, pods map[string]*cluster.Po
 			if denied {
 				wait = impatience
 			}
-			if err := exchange(conn, wait); (err != nil) != denied {
+			if err := traffic.Exchange(conn, wait); (err != nil) != denied {
 				t.Errorf("on an open flow to %s: %v, denied is %t", conn.RemoteAddr(), err, denied)
 			}
 		}
@@ -165,16 +166,6 @@ func underDenyList(t *testing.T, c *cluster.Cluster, pods map[string]*cluster.Po
 			sees(t, pods["third"].NS, address(pods["twin"], v6), address(pods["third"], v6), false)
 		}
 	})
-}
-
-// exchange sends a message on a connection to an echo server, and reads the answer.
-func exchange(conn net.Conn, wait time.Duration) error {
-	conn.SetDeadline(time.Now().Add(wait))
-	if _, err := conn.Write([]byte("still there?")); err != nil {
-		return err
-	}
-	_, err := conn.Read(make([]byte, 100))
-	return err
 }
 
 // dial opens a connection that ends with the test.
@@ -224,7 +215,7 @@ func TestForwardingToFixedAddresses(t *testing.T) {
 
 			now := moveFixed(t, c, was)
 			for _, conn := range udp {
-				eventually(t, func() error { return exchange(conn, impatience) })
+				eventually(t, func() error { return traffic.Exchange(conn, impatience) })
 			}
 			for _, conn := range tcp {
 				conn.SetDeadline(time.Now().Add(5 * patience))
@@ -238,7 +229,7 @@ func TestForwardingToFixedAddresses(t *testing.T) {
 				past(t, c, "to fixed addresses elsewhere", func() {
 					sees(t, client.NS, address(now, v6), address(client, v6), false)
 					sees(t, now.NS, address(client, v6), address(now, v6), false)
-					if err := exchange(udp[i], patience); err != nil {
+					if err := traffic.Exchange(udp[i], patience); err != nil {
 						t.Errorf("on an open flow to %s: %v", udp[i].RemoteAddr(), err)
 					}
 				})
@@ -261,7 +252,7 @@ func openToFixed(t *testing.T, c *cluster.Cluster, client, pod *cluster.Pod) (ud
 		tcp = append(tcp, dial(t, client.NS, "tcp", netip.AddrPortFrom(to, 9999)))
 	}
 	for _, conn := range slices.Concat(udp, tcp) {
-		if err := exchange(conn, patience); err != nil {
+		if err := traffic.Exchange(conn, patience); err != nil {
 			t.Fatalf("%s: %v", conn.RemoteAddr(), err)
 		}
 	}
@@ -275,7 +266,7 @@ func noneAnswers(t *testing.T, c *cluster.Cluster, deleted *cluster.Pod, udp, tc
 	heir := heirOf(t, c, deleted)
 	for range 5 {
 		for _, conn := range udp {
-			if err := exchange(conn, 50*time.Millisecond); err == nil {
+			if err := traffic.Exchange(conn, 50*time.Millisecond); err == nil {
 				t.Errorf("%s: another pod answers for a deleted one", conn.RemoteAddr())
 			}
 		}

@@ -29,22 +29,14 @@ func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr
 			return err
 		}
 		defer conn.Close()
-		echo := func(wait time.Duration) error {
-			conn.SetDeadline(time.Now().Add(wait))
-			if _, err := conn.Write([]byte("still there?")); err != nil {
-				return err
-			}
-			_, err := conn.Read(make([]byte, 100))
-			return err
-		}
-		if err := echo(patience); err != nil {
+		if err := traffic.Exchange(conn, patience); err != nil {
 			return err
 		}
 		if err := c.Manifests.Put("no-client", noClient); err != nil {
 			return err
 		}
 		eventually(t, func() error {
-			if echo(impatience) == nil {
+			if traffic.Exchange(conn, impatience) == nil {
 				return errors.New("an open flow gets around a new policy")
 			}
 			return nil
@@ -52,7 +44,7 @@ func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr
 		if err := c.Manifests.Drop("no-client"); err != nil {
 			return err
 		}
-		eventually(t, func() error { return echo(impatience) })
+		eventually(t, func() error { return traffic.Exchange(conn, impatience) })
 		return nil
 	})
 	if err != nil {
