@@ -102,19 +102,18 @@ func (f Flow) Read(patience time.Duration) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	if f.Protocol == model.UDP {
-		if err := send(c, []byte("hello")); err != nil {
-			return "", err
-		}
+	if f.Protocol != model.UDP {
+		c.SetReadDeadline(time.Now().Add(patience))
+		text, err := io.ReadAll(c)
+		return string(text), err
+	}
+	if err := send(c, []byte("hello")); err != nil {
+		return "", err
 	}
 	c.SetReadDeadline(time.Now().Add(patience))
-	if f.Protocol == model.UDP {
-		buf := make([]byte, 2048)
-		n, err := c.Read(buf)
-		return string(buf[:n]), err
-	}
-	text, err := io.ReadAll(c)
-	return string(text), err
+	buf := make([]byte, 2048)
+	n, err := c.Read(buf)
+	return string(buf[:n]), err
 }
 
 // Seen opens the flow to a server that greets by WhoAmI, and returns the address that it sees.
