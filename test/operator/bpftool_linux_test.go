@@ -154,7 +154,8 @@ func openFlows(t *testing.T, pods map[string]*cluster.Pod) {
 	t.Cleanup(func() { l.Close() })
 	var open net.Conn
 	err = pods["web"].NS.Do(func() (err error) {
-		d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(10, 244, 1, 3), Port: 40000}}
+		// No packets are sent while the connection is idle: the page shows how many there were.
+		d := net.Dialer{Timeout: 10 * time.Second, KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: net.IPv4(10, 244, 1, 3), Port: 40000}}
 		open, err = d.Dial("tcp4", l.Addr().String())
 		return err
 	})
