@@ -142,8 +142,10 @@ func Exchange(c net.Conn, patience time.Duration) error {
 	return nil
 }
 
+// send leaves no deadline for later writes, which would not be sent after it.
 func send(c net.Conn, message []byte) error {
 	c.SetWriteDeadline(time.Now().Add(sending))
+	defer c.SetWriteDeadline(time.Time{})
 	_, err := c.Write(message)
 	return err
 }
