@@ -124,7 +124,7 @@ func median(all []sample, of func(sample) float64) float64 {
 
 // round sends the same packets on both nodes at the same time.
 func (b *bench) round(ctx context.Context) (s sample, err error) {
-	before, err := readers.Count(b.reports.node)
+	before, _, err := readers.Count(b.reports.node)
 	if err != nil {
 		return s, err
 	}
@@ -151,7 +151,7 @@ func (b *bench) round(ctx context.Context) (s sample, err error) {
 	if s.growth, err = b.growth(); err != nil {
 		return s, err
 	}
-	after, err := readers.Count(b.reports.node)
+	after, _, err := readers.Count(b.reports.node)
 	if err != nil {
 		return s, err
 	}

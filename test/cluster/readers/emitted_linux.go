@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
@@ -28,16 +29,18 @@ func (e Emitted) Since(before Emitted) Emitted {
 	return Emitted{e.Decided - before.Decided, e.Seen - before.Seen, e.Limited - before.Limited, e.Lost - before.Lost}
 }
 
-// Count reads the counters of a node.
-func Count(n *cluster.Node) (e Emitted, err error) {
+// Count reads the counters of a node. The agent read those of its programs at a time before: after a slow read, it answers
+// with the same ones for a while.
+func Count(n *cluster.Node) (e Emitted, at time.Time, err error) {
 	text, _, err := n.Get("/metrics")
 	if err != nil {
-		return e, err
+		return e, at, err
 	}
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {
 		series, value, _ := strings.Cut(lines.Text(), " ")
 		var to *uint64
+		read := false
 		switch name, labels, _ := strings.Cut(series, "{"); {
 		case name == "isthmus_verdicts_total", name == "isthmus_drops_total":
 			to = &e.Decided
@@ -47,14 +50,20 @@ func Count(n *cluster.Node) (e Emitted, err error) {
 			to = &e.Limited
 		case name == "isthmus_flow_events_missed_total" && strings.Contains(labels, `"lost"`):
 			to = &e.Lost
+		case name == "isthmus_counters_timestamp_seconds":
+			read = true
 		default:
 			continue
 		}
 		var v float64
 		if _, err := fmt.Sscan(value, &v); err != nil {
-			return e, fmt.Errorf("metric %q: %w", lines.Text(), err)
+			return e, at, fmt.Errorf("metric %q: %w", lines.Text(), err)
+		}
+		if read {
+			at = time.UnixMicro(int64(v * 1e6))
+			continue
 		}
 		*to += uint64(v)
 	}
-	return e, lines.Err()
+	return e, at, lines.Err()
 }

@@ -136,19 +136,23 @@ type Account struct {
 	Counts  []Counts // by reader
 }
 
-// Quiet waits until nothing changes, long enough for every report to arrive, and returns the counters.
+// Quiet waits until nothing changes, long enough for every report to arrive, and returns the counters. That time begins when
+// the agent has read the counters of its programs after the last change.
 func (g *Group) Quiet(ctx context.Context) (Account, error) {
 	var last Account
-	since := time.Now()
+	var changed, current time.Time
 	for deadline := time.Now().Add(patience); ; {
-		now, err := g.read()
+		now, at, err := g.read()
 		if err != nil {
 			return now, err
 		}
 		if now.Emitted != last.Emitted || !slices.Equal(now.Counts, last.Counts) {
-			last, since = now, time.Now()
+			last, changed, current = now, time.Now(), time.Time{}
 		}
-		if time.Since(since) > reported {
+		if current.IsZero() && at.After(changed) {
+			current = time.Now()
+		}
+		if !current.IsZero() && time.Since(current) > reported {
 			return now, nil
 		}
 		if time.Now().After(deadline) {
@@ -160,12 +164,12 @@ func (g *Group) Quiet(ctx context.Context) (Account, error) {
 	}
 }
 
-func (g *Group) read() (a Account, err error) {
-	if a.Emitted, err = Count(g.node); err != nil {
-		return a, err
+func (g *Group) read() (a Account, at time.Time, err error) {
+	if a.Emitted, at, err = Count(g.node); err != nil {
+		return a, at, err
 	}
 	a.Counts, err = g.counts()
-	return a, err
+	return a, at, err
 }
 
 func (g *Group) counts() (all []Counts, err error) {
