@@ -43,10 +43,11 @@ func (d refragmented) send(from *wire, to net.HardwareAddr, word string) {
 	udp := packet(from.mac, to, ipHeader(d.src, d.dst, layers.IPProtocolUDP), &layers.UDP{SrcPort: 9, DstPort: layers.UDPPort(d.port)},
 		gopacket.Payload(append([]byte(word), make([]byte, d.first+d.rest-8-len(word))...)))[54:]
 	hops := append([]byte{byte(layers.IPProtocolIPv6Fragment), 7, 0x1e, 60}, make([]byte, 60)...)
+	id := uint32(attacks.tried.Load()) // the same for both fragments, while other tests count on
 	fragment := func(offset int, more uint16) gopacket.Payload {
 		h := []byte{byte(layers.IPProtocolUDP), 0}
 		h = binary.BigEndian.AppendUint16(h, uint16(offset)|more)
-		return binary.BigEndian.AppendUint32(h, uint32(attacks.tried.Load()))
+		return binary.BigEndian.AppendUint32(h, id)
 	}
 	ip := func(next layers.IPProtocol) gopacket.SerializableLayer {
 		h := ipHeader(d.src, d.dst, next).(*layers.IPv6)

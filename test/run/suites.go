@@ -70,7 +70,7 @@ func wholeSuites() []suite {
 			// has run go vet before.
 			{packages: []string{"./linux", "./test/wine", "./test/cluster", "./cmd/isthmus-agent", "./test/conformance", "./test/operator", "./linux/loader",
 				"./test/mixed", "./windows/acl", "./windows", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
-				flags: []string{"-count=1", "-vet=off", "-timeout=30m", "-p=4", "-parallel=4"}, env: whole},
+				flags: []string{"-count=1", "-vet=off", "-timeout=60m", "-p=4", "-parallel=4"}, env: whole},
 			underWine(),
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-timeout=20m"}},
 		}},
