@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -36,6 +37,9 @@ type refragmented struct {
 	first, rest int
 }
 
+// datagrams is the last identification of a datagram: tests run beside each other, and each datagram has its own.
+var datagrams atomic.Uint32
+
 var lengths = []refragmented{{first: 1008, rest: 1200}, {first: 600, rest: 400}}
 
 func (d refragmented) send(from *wire, to net.HardwareAddr, word string) {
@@ -43,7 +47,7 @@ func (d refragmented) send(from *wire, to net.HardwareAddr, word string) {
 	udp := packet(from.mac, to, ipHeader(d.src, d.dst, layers.IPProtocolUDP), &layers.UDP{SrcPort: 9, DstPort: layers.UDPPort(d.port)},
 		gopacket.Payload(append([]byte(word), make([]byte, d.first+d.rest-8-len(word))...)))[54:]
 	hops := append([]byte{byte(layers.IPProtocolIPv6Fragment), 7, 0x1e, 60}, make([]byte, 60)...)
-	id := uint32(attacks.tried.Load()) // the same for both fragments, while other tests count on
+	id := datagrams.Add(1)
 	fragment := func(offset int, more uint16) gopacket.Payload {
 		h := []byte{byte(layers.IPProtocolUDP), 0}
 		h = binary.BigEndian.AppendUint16(h, uint16(offset)|more)
@@ -69,8 +73,7 @@ func (d refragmented) try(v *volley, from, at *wire, to net.HardwareAddr, what s
 // arrives sends a datagram that must arrive.
 func (d refragmented) arrives(from, at *wire, to net.HardwareAddr, what string) {
 	from.t.Helper()
-	word := fmt.Sprintf("control-%d-", attacks.tried.Add(1))
-	attacks.tried.Add(-1)
+	word := fmt.Sprintf("control-%d-", datagrams.Add(1))
 	d.send(from, to, word)
 	if !at.await(word) {
 		from.t.Errorf("%d bytes %s, which are allowed, do not arrive", d.first+d.rest, what)

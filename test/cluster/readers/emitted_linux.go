@@ -29,8 +29,8 @@ func (e Emitted) Since(before Emitted) Emitted {
 	return Emitted{e.Decided - before.Decided, e.Seen - before.Seen, e.Limited - before.Limited, e.Lost - before.Lost}
 }
 
-// Count reads the counters of a node. The agent read those of its programs at a time before: after a slow read, it answers
-// with the same ones for a while.
+// Count reads the counters of a node. at is when the agent read those of its programs: after a slow read, it answers with
+// the same ones for a while.
 func Count(n *cluster.Node) (e Emitted, at time.Time, err error) {
 	text, _, err := n.Get("/metrics")
 	if err != nil {
@@ -39,8 +39,7 @@ func Count(n *cluster.Node) (e Emitted, at time.Time, err error) {
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {
 		series, value, _ := strings.Cut(lines.Text(), " ")
-		var to *uint64
-		read := false
+		var to *uint64 // nil for the time
 		switch name, labels, _ := strings.Cut(series, "{"); {
 		case name == "isthmus_verdicts_total", name == "isthmus_drops_total":
 			to = &e.Decided
@@ -51,7 +50,6 @@ func Count(n *cluster.Node) (e Emitted, at time.Time, err error) {
 		case name == "isthmus_flow_events_missed_total" && strings.Contains(labels, `"lost"`):
 			to = &e.Lost
 		case name == "isthmus_counters_timestamp_seconds":
-			read = true
 		default:
 			continue
 		}
@@ -59,7 +57,7 @@ func Count(n *cluster.Node) (e Emitted, at time.Time, err error) {
 		if _, err := fmt.Sscan(value, &v); err != nil {
 			return e, at, fmt.Errorf("metric %q: %w", lines.Text(), err)
 		}
-		if read {
+		if to == nil {
 			at = time.UnixMicro(int64(v * 1e6))
 			continue
 		}

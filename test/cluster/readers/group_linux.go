@@ -140,23 +140,24 @@ type Account struct {
 // the agent has read the counters of its programs after the last change.
 func (g *Group) Quiet(ctx context.Context) (Account, error) {
 	var last Account
-	var changed, current time.Time
-	for deadline := time.Now().Add(patience); ; {
+	began := time.Now()
+	changed, outdated := began, began // when the counters were last so
+	for deadline := began.Add(patience); ; {
 		now, at, err := g.read()
 		if err != nil {
 			return now, err
 		}
 		if now.Emitted != last.Emitted || !slices.Equal(now.Counts, last.Counts) {
-			last, changed, current = now, time.Now(), time.Time{}
+			last, changed = now, time.Now()
 		}
-		if current.IsZero() && at.After(changed) {
-			current = time.Now()
+		if at.Before(changed) {
+			outdated = time.Now()
 		}
-		if !current.IsZero() && time.Since(current) > reported {
+		if time.Since(outdated) > reported {
 			return now, nil
 		}
 		if time.Now().After(deadline) {
-			return now, fmt.Errorf("the counters still change after %s: %+v", patience, now)
+			return now, fmt.Errorf("the counters are not quiet after %s: they changed at %s, the agent has read them at %s: %+v", patience, changed, at, now)
 		}
 		if err := wait(ctx, poll); err != nil {
 			return now, err
