@@ -210,12 +210,13 @@ func TestAttackErrors(t *testing.T) {
 func TestAttackErrorFlood(t *testing.T) {
 	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		for _, f := range addressSets {
-			// Pods of its own: both IP versions use up the same budget.
+			// Each IP version has pods of its own, because both use up the same budget of a pod.
 			t.Run(f.a, func(t *testing.T) { errorFlood(t, change, f) })
 		}
 	})
 }
 
+// errorFlood floods pod b with errors of one IP version, about its flows with pod a and with outside.
 func errorFlood(t *testing.T, change func(*linux.Config), f addressSet) {
 	g := newGuarded(t, change)
 	g.pod("b", 12)
