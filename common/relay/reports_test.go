@@ -122,6 +122,7 @@ type wrong struct {
 func (w *wrong) GetReport(_ *isthmusv1.GetReportRequest, s grpc.ServerStreamingServer[isthmusv1.GetReportResponse]) error {
 	if w.hang {
 		<-s.Context().Done()
+		return status.FromContextError(s.Context().Err()).Err()
 	}
 	for n := 0; n < len(w.data); n += 64 << 10 {
 		if err := s.Send(&isthmusv1.GetReportResponse{Data: w.data[n:min(n+64<<10, len(w.data))]}); err != nil {

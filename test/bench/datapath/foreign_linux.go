@@ -100,16 +100,16 @@ func (o options) foreign(ctx context.Context) (rows []row, err error) {
 	for _, l := range loads {
 		all, err := o.inject(ctx, w, in, l)
 		if err != nil {
-			return nil, errors.Join(err, in.end())
+			return rows, errors.Join(err, in.end())
 		}
 		rows = append(rows, foreignRows("foreign: forwarding, "+l.name, "ns/packet", all, goal{times: 1.3})...)
 	}
 	if err := in.end(); err != nil {
-		return nil, err
+		return rows, err
 	}
 	all, err := w.each(ctx, o.rounds, (*setup).connect)
 	if err != nil {
-		return nil, fmt.Errorf("TCP_CRR: %w", err)
+		return rows, fmt.Errorf("TCP_CRR: %w", err)
 	}
 	return append(rows, foreignRows("foreign: TCP_CRR", "us", all, goal{more: 3})...), nil
 }

@@ -51,8 +51,8 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	rows, err := o.measure(ctx)
-	if err == nil {
-		err = o.report(rows, out)
+	if err == nil || len(rows) > 0 { // what was measured before an error took minutes
+		err = errors.Join(err, o.report(rows, out))
 	}
 	if err == nil && o.strict {
 		err = missed(rows)
@@ -64,6 +64,7 @@ func run(args []string, out, errOut io.Writer) int {
 	return 0
 }
 
+// measure runs the parts in turn. With an error it returns the rows that were measured before.
 func (o options) measure(ctx context.Context) (rows []row, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, err
@@ -85,10 +86,10 @@ func (o options) measure(ctx context.Context) (rows []row, err error) {
 		default:
 			err = fmt.Errorf("unknown part %q: -parts takes programs, growth, events, paths, nodes and foreign", part)
 		}
-		if err != nil {
-			return nil, err
-		}
 		rows = append(rows, more...)
+		if err != nil {
+			return rows, err
+		}
 		debug.FreeOSMemory()
 	}
 	return rows, nil

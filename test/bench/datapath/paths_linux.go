@@ -62,7 +62,7 @@ func (o options) paths(ctx context.Context) (rows []row, err error) {
 	for _, part := range []func(context.Context, *setups) ([]row, error){o.forwarding, o.requests, o.bulk} {
 		more, err := part(ctx, w)
 		if err != nil {
-			return nil, err
+			return rows, err
 		}
 		rows = append(rows, more...)
 	}
