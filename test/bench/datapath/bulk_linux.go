@@ -30,7 +30,7 @@ func (o options) bulk(ctx context.Context, w *setups) ([]row, error) {
 	} {
 		all, err := w.each(ctx, max(o.rounds/3, 1), kind.run)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", kind.part, err)
+			return rows, fmt.Errorf("%s: %w", kind.part, err)
 		}
 		for _, of := range w.list {
 			rows = append(rows, newRow(kind.part, of.name, kind.unit, all[of.name]).beside(rawSetup, all[rawSetup], goal{}))

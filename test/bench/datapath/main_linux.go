@@ -51,7 +51,7 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	rows, err := o.measure(ctx)
-	if err == nil || len(rows) > 0 { // what was measured before an error took minutes
+	if len(rows) > 0 { // also after an error: they took minutes
 		err = errors.Join(err, o.report(rows, out))
 	}
 	if err == nil && o.strict {
@@ -64,7 +64,7 @@ func run(args []string, out, errOut io.Writer) int {
 	return 0
 }
 
-// measure runs the parts in turn. With an error it returns the rows that were measured before.
+// measure runs the parts in turn. With an error it returns what was measured before it; the parts of program runs return all or nothing.
 func (o options) measure(ctx context.Context) (rows []row, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, err

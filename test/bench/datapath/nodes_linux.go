@@ -149,7 +149,7 @@ func (o options) nodes(ctx context.Context) (rows []row, err error) {
 		}
 	}
 	if rows, err = o.forwardingAcross(ctx, w); err != nil {
-		return nil, err
+		return rows, err
 	}
 	for _, kind := range []struct {
 		part, unit string
@@ -161,7 +161,7 @@ func (o options) nodes(ctx context.Context) (rows []row, err error) {
 	} {
 		all, err := w.each(ctx, o.rounds, kind.run)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", kind.part, err)
+			return rows, fmt.Errorf("%s: %w", kind.part, err)
 		}
 		rows = append(rows, acrossRows(kind.part, kind.unit, all)...)
 	}
@@ -178,14 +178,14 @@ func (o options) forwardingAcross(ctx context.Context, w *setups) (rows []row, e
 	defer func() { err = errors.Join(err, in.end()) }()
 	for _, l := range []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}} {
 		if _, err := w.each(ctx, 1, func(of *setup) (figure, error) { return nil, in.establish(of, l) }); err != nil {
-			return nil, err
+			return rows, err
 		}
 		all, err := w.each(ctx, o.rounds, func(of *setup) (figure, error) {
 			ns, err := in.run(of, l, false, 1<<16)
 			return figure{ns}, err
 		})
 		if err != nil {
-			return nil, err
+			return rows, err
 		}
 		rows = append(rows, acrossRows("nodes: forwarding, "+l.name, "ns/packet", all)...)
 	}

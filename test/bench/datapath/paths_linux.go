@@ -61,10 +61,10 @@ func (o options) paths(ctx context.Context) (rows []row, err error) {
 	}
 	for _, part := range []func(context.Context, *setups) ([]row, error){o.forwarding, o.requests, o.bulk} {
 		more, err := part(ctx, w)
+		rows = append(rows, more...)
 		if err != nil {
 			return rows, err
 		}
-		rows = append(rows, more...)
 	}
 	return rows, nil
 }
@@ -122,7 +122,7 @@ func (o options) forwarding(ctx context.Context, w *setups) ([]row, error) {
 	for _, l := range loads {
 		all, err := o.inject(ctx, w, in, l)
 		if err != nil {
-			return nil, errors.Join(err, in.end())
+			return rows, errors.Join(err, in.end())
 		}
 		part := "paths: forwarding, " + l.name
 		for _, of := range w.list {

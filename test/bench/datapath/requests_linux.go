@@ -35,7 +35,7 @@ func (o options) requests(ctx context.Context, w *setups) ([]row, error) {
 	} {
 		all, err := w.each(ctx, o.rounds, kind.run)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", kind.part, err)
+			return rows, fmt.Errorf("%s: %w", kind.part, err)
 		}
 		for _, of := range w.list {
 			r := newRow(kind.part, of.name, "us", all[of.name])
